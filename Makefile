@@ -1,0 +1,44 @@
+# Two commands need nothing but python3 and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PYTHONSAFEPATH := 1
+
+.PHONY: demo test check lint types layers format clean
+
+demo: $(STAMP)
+	$(BIN)/timeball demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: lint types layers test
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) build/types/timeball
+	$(BIN)/mypy
+
+layers: $(STAMP)
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Timeball needs Python 3.11 or newer (set PYTHON=...)")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+# mypy reads folders, not import hooks: show it the namespace as links.
+build/types/timeball:
+	mkdir -p $@
+	for layer in client wheel cluster bench; do ln -sfn ../../../$$layer $@/$$layer; done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

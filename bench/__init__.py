@@ -1,0 +1,1 @@
+"""The harness behind the headline figures, and the demo."""

@@ -1,0 +1,1 @@
+"""What users import: wire types, clients and the worker."""

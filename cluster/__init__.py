@@ -1,0 +1,1 @@
+"""The cluster: replicated state, consensus, dispatch and the HTTP face of a node."""

@@ -1,0 +1,1 @@
+"""The leader's work: from time buckets to granted leases."""

@@ -1,0 +1,1 @@
+"""The HTTP face of a node: parse, propose, render."""

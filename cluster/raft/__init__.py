@@ -1,0 +1,1 @@
+"""Consensus: the hardened engine, its journal, transport and snapshots."""

@@ -1,0 +1,1 @@
+"""The replicated state machine: pure and deterministic."""

@@ -1,0 +1,264 @@
+"""The operations of the replicated log and the encoding of an entry.
+
+An entry is what one turn of consensus carries: MessagePack of
+``[log_time_ms, [operation, …]]``. Operations are positional and numbered by their
+tag. **The table is append-only**: a number is never given a new meaning, a field
+is only ever added at the end with a default, so that an old journal replays to
+the same state under newer code.
+
+An operation says everything that its effect depends on. Time comes from the
+entry's log-time, timetables are evaluated by the leader and travel as instants;
+applying an operation reads nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+NUMBERED_PER_ENTRY = 4096
+"""An entry numbers at most this many items of any kind (jobs created, leases granted).
+
+A number is ``index * NUMBERED_PER_ENTRY + position``: unique in the cluster, strictly
+rising with the log, and below 2**53 (safe in JSON) for two trillion entries.
+"""
+
+
+class Operation(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True):
+    """Base of all operations: a frozen, positional, tagged record."""
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How often and how soon a failed execution is tried again.
+
+    The delay before attempt n+1 is ``initial_ms * multiplier_pct/100 ** (n-1)``, capped
+    at `max_ms`; `jitter_pct` per cent of it are replaced by a deterministic share.
+    """
+
+    max_attempts: int = 5
+    initial_ms: int = 1_000
+    multiplier_pct: int = 200
+    max_ms: int = 3_600_000
+    jitter_pct: int = 20
+
+
+class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True):
+    """Base of the recurring schedules; opaque to the state machine, read by the planner."""
+
+
+class Every(Timetable, tag=1):
+    """Every `interval_ms` from `anchor_ms` (epoch milliseconds), drift-free."""
+
+    interval_ms: int
+    anchor_ms: int
+    until_ms: int = 0
+    catch_up: str = "one"
+
+
+class Cron(Timetable, tag=2):
+    """A cron expression on the wall clock of an IANA time zone."""
+
+    expression: str
+    time_zone: str = "UTC"
+    until_ms: int = 0
+    catch_up: str = "one"
+
+
+class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One job to create.
+
+    `payload` is MessagePack. The first nominal time is `first_ms` (epoch ms), or, when
+    that is 0, the entry's log-time plus `delay_ms`. `timetable` is None for a one-shot
+    job. `idempotency_key` is "" for none; `fingerprint` identifies the request behind it.
+    """
+
+    queue: str
+    payload: bytes
+    first_ms: int = 0
+    delay_ms: int = 0
+    timetable: Every | Cron | None = None
+    priority: int = 5
+    partition_key: str = ""
+    retry: RetryPolicy = RetryPolicy()
+    timeout_ms: int = 0
+    idempotency_key: str = ""
+    fingerprint: bytes = b""
+
+
+class CreateJobs(Operation, tag=1):
+    """Create jobs. Verdict: `JobsCreated`.
+
+    A repeat with the same non-empty `request_id` within the idempotency window answers
+    as the first did, changing nothing.
+    """
+
+    request_id: str
+    jobs: Sequence[NewJob]
+
+
+class CancelJobs(Operation, tag=2):
+    """Cancel jobs by id. Verdict: list of `Cancelled`, one per job."""
+
+    jobs: Sequence[int]
+
+
+class Claim(Operation, tag=3):
+    """Lease executions, given as (job, nominal_ms), to a worker. Verdict: list of tokens.
+
+    The verdict holds the fencing token per execution, or 0 where the lease was refused
+    (no longer scheduled, or not yet due by log-time). `request_id` is remembered for as
+    long as the answer may be asked for again.
+    """
+
+    worker: str
+    request_id: str
+    lease_ms: int
+    executions: Sequence[tuple[int, int]]
+
+
+class Start(Operation, tag=4):
+    """Holders (job, nominal_ms, token) report that they run. Verdict: list of `Verdict`."""
+
+    holds: Sequence[tuple[int, int, int]]
+
+
+class Success(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An execution done: its `result` (MessagePack) and when it started (0: unknown)."""
+
+    job: int
+    nominal_ms: int
+    token: int
+    result: bytes = b""
+    started_ms: int = 0
+
+
+class Succeed(Operation, tag=5):
+    """Holders report success. Verdict: list of `Verdict`."""
+
+    items: Sequence[Success]
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An attempt failed. `retry_after_ms` of -1 leaves the delay to the retry policy."""
+
+    job: int
+    nominal_ms: int
+    token: int
+    error_type: str = ""
+    message: str = ""
+    retry_after_ms: int = -1
+    non_retryable: bool = False
+    started_ms: int = 0
+
+
+class Fail(Operation, tag=6):
+    """Holders report failure. Verdict: list of `Verdict`."""
+
+    items: Sequence[Failure]
+
+
+class Release(Operation, tag=7):
+    """Holders (job, nominal_ms, token) give executions back. Verdict: list of `Verdict`.
+
+    A released execution is at once due again and its attempt does not count.
+    """
+
+    holds: Sequence[tuple[int, int, int]]
+
+
+class Expire(Operation, tag=8):
+    """The leader ends leases (job, nominal_ms, token, timed_out). Verdict: list of `Verdict`.
+
+    `timed_out` says that the attempt's `timeout_ms` ran out, not its lease.
+    """
+
+    holds: Sequence[tuple[int, int, int, bool]]
+
+
+class Advance(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Move one timetable on, conditionally on the instant that it stands at.
+
+    Only if the job's latest planned nominal time still is `after_ms`: create the
+    executions at `nominals` (rising, all later than `after_ms`), count `coalesced` and
+    `missed` nominal times that catch-up folded into another or gave up, and stand at
+    `planned_ms` from now on; `ended` says that the timetable has no further instant.
+    """
+
+    job: int
+    after_ms: int
+    nominals: Sequence[int]
+    planned_ms: int
+    coalesced: int = 0
+    missed: int = 0
+    ended: bool = False
+
+
+class AdvanceTimetables(Operation, tag=9):
+    """Create the next occurrences of recurring jobs. Verdict: list of bool (moved or not)."""
+
+    items: Sequence[Advance]
+
+
+class Replay(Operation, tag=10):
+    """Give dead executions (job, nominal_ms) a new attempt budget. Verdict: list of `Verdict`."""
+
+    executions: Sequence[tuple[int, int]]
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The settings that every node must share, because `apply` depends on them."""
+
+    keep_finished: int = 10_000
+    keep_finished_ms: int = 7 * 86_400_000
+    keep_dead: int = 10_000
+    idempotency_window_ms: int = 86_400_000
+    idempotency_keys: int = 1_000_000
+    claim_memory_ms: int = 60_000
+    max_pending: int = 2_000_000
+
+
+class Lead(Operation, tag=11):
+    """A new leader begins: its settings become the cluster's. Verdict: None.
+
+    The first operation of a leader; its duties begin once this is applied.
+    """
+
+    leader: str
+    settings: ClusterSettings
+
+
+AnyOperation = (
+    CreateJobs
+    | CancelJobs
+    | Claim
+    | Start
+    | Succeed
+    | Fail
+    | Release
+    | Expire
+    | AdvanceTimetables
+    | Replay
+    | Lead
+)
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One log entry: the leader's log-time (epoch ms) and its operations."""
+
+    log_time_ms: int
+    operations: list[AnyOperation]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Entry)
+
+
+def encode_entry(log_time_ms: int, operations: Sequence[AnyOperation]) -> bytes:
+    """Encode one entry. The result is what the journal holds and every node applies."""
+    return _encoder.encode((log_time_ms, operations))
+
+
+def decode_entry(entry: bytes) -> Entry:
+    """Decode one entry; raises `msgspec.DecodeError` for an unknown or damaged operation."""
+    return _decoder.decode(entry)

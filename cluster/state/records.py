@@ -1,0 +1,104 @@
+"""The records of the replicated state: jobs, executions and attempts.
+
+They are plain slots without garbage-collector headers, since a node may hold
+millions of them. Only the state machine changes a record; everyone else reads.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from timeball.cluster.state.operations import Cron, Every, RetryPolicy
+
+
+class JobState(enum.IntEnum):
+    """A job is active until it has no further occurrence and none is under way."""
+
+    ACTIVE = 0
+    COMPLETED = 1
+    CANCELLED = 2
+
+
+class ExecutionState(enum.IntEnum):
+    """Where one occurrence of a job stands (see `transitions`)."""
+
+    SCHEDULED = 0
+    LEASED = 1
+    RUNNING = 2
+    SUCCEEDED = 3
+    DEAD = 4
+    CANCELLED = 5
+    SKIPPED = 6
+
+
+class Outcome(enum.IntEnum):
+    """How an attempt ended."""
+
+    OPEN = 0
+    SUCCEEDED = 1
+    FAILED = 2
+    LEASE_EXPIRED = 3
+    TIMED_OUT = 4
+    RELEASED = 5
+    CANCELLED = 6
+
+
+class Attempt(msgspec.Struct, array_like=True, eq=False, gc=False):
+    """One lease of an execution, with its outcome. Times are log-time, epoch ms (0: not yet)."""
+
+    token: int
+    worker: str
+    lease_ms: int
+    claimed_ms: int
+    started_ms: int = 0
+    finished_ms: int = 0
+    outcome: Outcome = Outcome.OPEN
+    error_type: str = ""
+    message: str = ""
+
+
+class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):
+    """One occurrence of a job; its identity is (job id, nominal time).
+
+    `due_ms` is the instant before which it is never handed out: the nominal time, or
+    later after a backoff. `sequence` (rising in log order) breaks ties of due time.
+    `token` is the latest fencing token granted, 0 before the first claim; it stays after
+    the lease ends. `attempts_used` counts claims against the budget of the retry policy.
+    """
+
+    job: Job
+    nominal_ms: int
+    due_ms: int
+    sequence: int
+    state: ExecutionState = ExecutionState.SCHEDULED
+    token: int = 0
+    attempts_used: int = 0
+    cancel_requested: bool = False
+    finished_ms: int = 0
+    reason: str = ""
+    result: bytes = b""
+    attempts: list[Attempt] | None = None
+
+
+class Job(msgspec.Struct, eq=False, gc=False, weakref=False):
+    """A job definition: what to run, where, when and how often to try."""
+
+    id: int
+    queue: str
+    payload: bytes
+    created_ms: int
+    retry: RetryPolicy
+    priority: int
+    partition_key: str
+    timeout_ms: int
+    timetable: Every | Cron | None
+    state: JobState
+    planned_ms: int
+    """The latest nominal time that the timetable has reached (materialised or folded)."""
+    coalesced: int
+    missed: int
+    idempotency_key: str
+    executions: dict[int, Execution] | Execution
+    """By nominal time; a one-shot job holds its single execution directly."""

@@ -1,0 +1,1 @@
+"""Timing: the hierarchical wheel, time buckets and ready queues. Pure."""
