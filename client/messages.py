@@ -1,0 +1,471 @@
+"""Wire types: one definition per message, shared by nodes, clients and workers.
+
+JSON and MessagePack carry the same structures. Requests refuse unknown fields by
+name; answers may gain fields, which older clients ignore. Instants are RFC 3339
+strings in views that people read (`…_at`) and integers of epoch milliseconds on the
+worker path (`…_ms`). Identifiers are opaque strings; a fencing token is an integer
+below 2**53 that only ever rises.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+MAX_PAYLOAD_BYTES = 64 * 1024
+"""Largest payload of a job and result of an execution, as MessagePack."""
+MAX_BATCH = 1_000
+"""Most items in one batch request, and most executions in one claim."""
+MAX_BODY_BYTES = 4 * 1024 * 1024
+"""Largest request body."""
+MAX_ERROR_TYPE = 200
+MAX_ERROR_MESSAGE = 2_000
+"""Longer error texts of an attempt are clipped, with a mark, rather than refused."""
+MAX_DELAY_MS = 100 * 366 * 86_400_000
+MAX_INSTANT_MS = 253_402_300_799_999
+"""The end of the year 9999: the horizon of `at` and `after`."""
+
+QueueName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
+Key = Annotated[str, Meta(min_length=1, max_length=255)]
+RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
+WorkerName = Annotated[str, Meta(min_length=1, max_length=128)]
+Token = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+Limit = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
+CatchUp = Literal["none", "one", "all"]
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of everything that a client sends."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Base of everything that a node answers."""
+
+
+# --- schedules -----------------------------------------------------------------------------
+
+
+class At(Request, tag_field="type", tag="at"):
+    """Once, at an instant: ISO 8601 with an offset, or epoch milliseconds. Past: due at once."""
+
+    time: str | int
+
+
+class After(Request, tag_field="type", tag="after"):
+    """Once, `delay_ms` after the cluster accepted the job."""
+
+    delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
+
+
+class Every(Request, tag_field="type", tag="every"):
+    """Every `interval_ms`, counted from `anchor` (default: the creation), without drift."""
+
+    interval_ms: Annotated[int, Meta(ge=100, le=MAX_DELAY_MS)]
+    anchor: str | int | None = None
+    until: str | int | None = None
+    catch_up: CatchUp = "one"
+
+
+class Cron(Request, tag_field="type", tag="cron"):
+    """By the wall clock of `time_zone` (IANA name).
+
+    `expression` has five fields (minute hour day-of-month month day-of-week), or six with
+    the seconds FIRST; the answer to a create echoes the next fires.
+    """
+
+    expression: Annotated[str, Meta(min_length=1, max_length=256)]
+    time_zone: Annotated[str, Meta(min_length=1, max_length=64)] = "UTC"
+    until: str | int | None = None
+    catch_up: CatchUp = "one"
+
+
+Schedule = At | After | Every | Cron
+
+
+class Retry(Request):
+    """The retry policy: exponential backoff with a cap and deterministic jitter."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=10_000)] = 5
+    initial_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] = 1_000
+    multiplier_pct: Annotated[int, Meta(ge=100, le=10_000)] = 200
+    max_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] = 3_600_000
+    jitter_pct: Annotated[int, Meta(ge=0, le=100)] = 20
+
+
+# --- jobs ------------------------------------------------------------------------------------
+
+
+class NewJob(Request):
+    """A job to create. Without a schedule it is due at once."""
+
+    queue: QueueName = "default"
+    payload: Any = None
+    schedule: Schedule | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    partition_key: Annotated[str, Meta(max_length=255)] = ""
+    retry: Retry = Retry()
+    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
+    idempotency_key: Key | None = None
+
+
+class NewJobs(Request):
+    """A batch of jobs. The request id makes an unknown outcome safe to repeat."""
+
+    jobs: Annotated[list[NewJob], Meta(min_length=1, max_length=MAX_BATCH)]
+    request_id: RequestId | None = None
+
+
+class FieldError(Answer):
+    """One thing wrong with a request: where, and what would be right."""
+
+    field: str
+    detail: str
+
+
+class Problem(Answer, omit_defaults=True, kw_only=True):
+    """A problem document (RFC 9457).
+
+    `type` is stable and listed in the protocol; `outcome` says whether a failed write may
+    have happened ("unknown") or certainly has not ("not_applied").
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str = ""
+    errors: list[FieldError] = []
+    outcome: Literal["", "not_applied", "unknown"] = ""
+    retry_after_ms: int = 0
+    leader: str = ""
+
+
+class JobCreated(Answer, omit_defaults=True):
+    """What became of one job of a create."""
+
+    status: Literal["created", "duplicate", "refused"]
+    job_id: str = ""
+    execution_id: str = ""
+    next_fires: list[str] = []
+    problem: Problem | None = None
+
+
+class JobsCreated(Answer):
+    """The answer to a batch create, one result per job in order."""
+
+    results: list[JobCreated]
+    applied_index: int
+
+
+class JobView(Answer):
+    """A job as people see it."""
+
+    job_id: str
+    queue: str
+    state: Literal["active", "completed", "cancelled"]
+    payload: Any
+    schedule: Schedule | None
+    priority: int
+    partition_key: str
+    retry: Retry
+    timeout_ms: int | None
+    idempotency_key: str | None
+    created_at: str
+    next_fires: list[str]
+    coalesced: int
+    missed: int
+    execution_counts: dict[str, int]
+
+
+class JobList(Answer):
+    """One page of jobs, newest first; `cursor` asks for the next page (None: the last)."""
+
+    jobs: list[JobView]
+    cursor: str | None
+    applied_index: int
+
+
+class JobCancelled(Answer):
+    """The answer to a cancel: "cancelled", "requested" (a worker still holds it) or "finished"."""
+
+    job_id: str
+    status: Literal["cancelled", "requested", "finished"]
+
+
+# --- executions ------------------------------------------------------------------------------
+
+
+class AttemptView(Answer):
+    """One lease of an execution, with its outcome."""
+
+    number: int
+    worker: str
+    token: int
+    outcome: Literal[
+        "open", "succeeded", "failed", "lease_expired", "timed_out", "released", "cancelled"
+    ]
+    claimed_at: str
+    started_at: str | None
+    finished_at: str | None
+    error_type: str
+    message: str
+
+
+ExecutionStateName = Literal[
+    "scheduled", "retry", "leased", "running", "succeeded", "dead", "cancelled", "skipped"
+]
+
+
+class ExecutionView(Answer):
+    """One occurrence of a job. `retry` is a scheduled execution that has been tried before."""
+
+    execution_id: str
+    job_id: str
+    queue: str
+    state: ExecutionStateName
+    reason: str
+    nominal_at: str
+    due_at: str
+    due: bool
+    finished_at: str | None
+    attempts_used: int
+    max_attempts: int
+    cancel_requested: bool
+    result: Any
+    attempts: list[AttemptView]
+
+
+class ExecutionList(Answer):
+    """One page of executions, newest first."""
+
+    executions: list[ExecutionView]
+    cursor: str | None
+    applied_index: int
+
+
+# --- the worker protocol ---------------------------------------------------------------------
+
+
+class Claim(Request, kw_only=True):
+    """Ask for at most `max_executions` due executions of a queue, waiting up to `wait_ms`."""
+
+    queue: QueueName = "default"
+    worker: WorkerName
+    max_executions: Limit = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    lease_ms: Annotated[int, Meta(ge=500, le=3_600_000)] = 10_000
+    request_id: RequestId | None = None
+
+
+class Delivery(Answer):
+    """A leased execution. `token` decides whose report counts: send it with every report.
+
+    `idempotency_key` names this occurrence for effects outside, the same on every attempt.
+    `lease_ms` is a length, to be measured on the worker's own monotonic clock from the
+    moment that it sent the claim.
+    """
+
+    execution_id: str
+    job_id: str
+    queue: str
+    token: int
+    attempt: int
+    max_attempts: int
+    nominal_ms: int
+    due_ms: int
+    lease_ms: int
+    timeout_ms: int
+    idempotency_key: str
+    payload: Any
+
+
+class Claimed(Answer):
+    """The answer to a claim; empty when nothing came due in time."""
+
+    request_id: str
+    executions: list[Delivery]
+
+
+class Hold(Request):
+    """An execution as its holder names it."""
+
+    execution_id: str
+    token: Token
+
+
+class Holds(Request):
+    """A batch of holds: to start or to release."""
+
+    items: Annotated[list[Hold], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+class Heartbeats(Request):
+    """A batch of heartbeats from one worker."""
+
+    items: Annotated[list[Hold], Meta(min_length=1, max_length=MAX_BATCH)]
+    worker: WorkerName | None = None
+
+
+class Success(Request):
+    """An execution done. `result` is kept with it; `started_ms` is the worker's own stamp."""
+
+    execution_id: str
+    token: Token
+    result: Any = None
+    started_ms: Annotated[int, Meta(ge=0, le=MAX_INSTANT_MS)] | None = None
+
+
+class Successes(Request):
+    """A batch of successes."""
+
+    items: Annotated[list[Success], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+class Failure(Request):
+    """An attempt failed. `retry_after_ms` overrides the policy; `non_retryable` ends it."""
+
+    execution_id: str
+    token: Token
+    error_type: str = ""
+    message: str = ""
+    retry_after_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
+    non_retryable: bool = False
+    started_ms: Annotated[int, Meta(ge=0, le=MAX_INSTANT_MS)] | None = None
+
+
+class Failures(Request):
+    """A batch of failures."""
+
+    items: Annotated[list[Failure], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+ReportVerdict = Literal["accepted", "duplicate", "stale", "finished", "unknown"]
+
+
+class Report(Answer):
+    """The answer to one report. `status` is what a single request would have answered.
+
+    accepted 200; duplicate 200 (the same report counted before); stale 409 (the lease was
+    lost and granted anew); finished 409 (terminal with another outcome); unknown 404 (never
+    existed, or trimmed after it finished).
+    """
+
+    execution_id: str
+    verdict: ReportVerdict
+    status: int
+
+
+class Reports(Answer):
+    """The answers to a batch of reports, in order."""
+
+    results: list[Report]
+
+
+class Heartbeat(Answer):
+    """The answer to one heartbeat.
+
+    `extended`: go on, the lease runs `lease_remaining_ms` from now. `cancel_requested`: the
+    same, but stop as soon as you can. `lost`: somebody else holds it; stop, report nothing.
+    `finished`: it is terminal; stop beating.
+    """
+
+    execution_id: str
+    verdict: Literal["extended", "cancel_requested", "lost", "finished", "unknown"]
+    lease_remaining_ms: int
+
+
+class HeartbeatAnswers(Answer):
+    """The answers to a batch of heartbeats, in order."""
+
+    results: list[Heartbeat]
+
+
+# --- dead letters ----------------------------------------------------------------------------
+
+
+class Replay(Request):
+    """Give dead executions a new attempt budget; their history stays."""
+
+    execution_ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+class Replayed(Answer):
+    """What a replay did to one execution."""
+
+    execution_id: str
+    status: Literal["replayed", "not_dead", "unknown"]
+
+
+class ReplayAnswers(Answer):
+    """The answers to a replay, in order."""
+
+    results: list[Replayed]
+
+
+# --- the cluster -----------------------------------------------------------------------------
+
+
+class NodeView(Answer):
+    """A node as the answering node sees it."""
+
+    name: str
+    http_url: str
+    role: Literal["leader", "follower", "candidate", "unknown"]
+    connected: bool
+    match_index: int | None
+    last_contact_ms: int | None
+
+
+class QueueView(Answer):
+    """A queue's depth: replicated counts, and what only the leader knows (else None)."""
+
+    name: str
+    scheduled: int
+    leased: int
+    ready: int | None
+    oldest_due_ms: int | None
+    waiting_claims: int | None
+
+
+class ClusterView(Answer, kw_only=True):
+    """The cluster as the answering node sees it."""
+
+    cluster: str
+    node: str
+    version: str
+    role: Literal["leader", "follower", "candidate"]
+    serving: bool
+    leader: str | None
+    term: int
+    commit_index: int
+    applied_index: int
+    log_time_ms: int
+    state_digest: str | UnsetType = UNSET
+    nodes: list[NodeView]
+    queues: list[QueueView]
+    totals: dict[str, int]
+
+
+def encode_execution_id(job: int, nominal_ms: int) -> str:
+    """Render an execution's identity (job id, nominal time in epoch ms) for the wire."""
+    return f"{job}-{nominal_ms}"
+
+
+def decode_execution_id(text: str) -> tuple[int, int]:
+    """Parse an execution id; raises ValueError when it cannot name any execution."""
+    job, dash, nominal = text.partition("-")
+    if dash and _is_number(job) and _is_number(nominal):
+        return int(job), int(nominal)
+    raise ValueError(f"not an execution id: {text[:80]!r}")
+
+
+def decode_job_id(text: str) -> int:
+    """Parse a job id; raises ValueError when it cannot name any job."""
+    if _is_number(text):
+        return int(text)
+    raise ValueError(f"not a job id: {text[:80]!r}")
+
+
+def _is_number(text: str) -> bool:
+    return 0 < len(text) <= 16 and text.isascii() and text.isdigit()
