@@ -1,1 +1,23 @@
-"""Timing: the hierarchical wheel, time buckets and ready queues. Pure."""
+"""Timing: the hierarchical wheel, time buckets and ready queues. Pure.
+
+Nothing here reads a clock, draws a random number or does input or output: the
+present instant is always an argument, in epoch milliseconds.
+
+An execution passes through the three in turn. `TimeBuckets` hold every
+scheduled execution by its due second, `TimingWheel` holds the near ones to the
+millisecond, and `ReadyQueue` holds those whose due time has come, in the order
+in which claims take them.
+"""
+
+from timeball.wheel.ready_queue import PRIORITIES, ReadyQueue, partition_of
+from timeball.wheel.time_buckets import TimeBuckets
+from timeball.wheel.timing_wheel import Timer, TimingWheel
+
+__all__ = [
+    "PRIORITIES",
+    "ReadyQueue",
+    "TimeBuckets",
+    "Timer",
+    "TimingWheel",
+    "partition_of",
+]
