@@ -47,19 +47,19 @@ class Answer(msgspec.Struct, frozen=True):
 # --- schedules -----------------------------------------------------------------------------
 
 
-class At(Request, tag_field="type", tag="at"):
+class At(Request, frozen=True, tag_field="type", tag="at"):
     """Once, at an instant: ISO 8601 with an offset, or epoch milliseconds. Past: due at once."""
 
     time: str | int
 
 
-class After(Request, tag_field="type", tag="after"):
+class After(Request, frozen=True, tag_field="type", tag="after"):
     """Once, `delay_ms` after the cluster accepted the job."""
 
     delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 
 
-class Every(Request, tag_field="type", tag="every"):
+class Every(Request, frozen=True, tag_field="type", tag="every"):
     """Every `interval_ms`, counted from `anchor` (default: the creation), without drift."""
 
     interval_ms: Annotated[int, Meta(ge=100, le=MAX_DELAY_MS)]
@@ -68,7 +68,7 @@ class Every(Request, tag_field="type", tag="every"):
     catch_up: CatchUp = "one"
 
 
-class Cron(Request, tag_field="type", tag="cron"):
+class Cron(Request, frozen=True, tag_field="type", tag="cron"):
     """By the wall clock of `time_zone` (IANA name).
 
     `expression` has five fields (minute hour day-of-month month day-of-week), or six with
@@ -84,7 +84,7 @@ class Cron(Request, tag_field="type", tag="cron"):
 Schedule = At | After | Every | Cron
 
 
-class Retry(Request):
+class Retry(Request, frozen=True):
     """The retry policy: exponential backoff with a cap and deterministic jitter."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=10_000)] = 5
@@ -97,7 +97,7 @@ class Retry(Request):
 # --- jobs ------------------------------------------------------------------------------------
 
 
-class NewJob(Request):
+class NewJob(Request, frozen=True):
     """A job to create. Without a schedule it is due at once."""
 
     queue: QueueName = "default"
@@ -110,21 +110,21 @@ class NewJob(Request):
     idempotency_key: Key | None = None
 
 
-class NewJobs(Request):
+class NewJobs(Request, frozen=True):
     """A batch of jobs. The request id makes an unknown outcome safe to repeat."""
 
     jobs: Annotated[list[NewJob], Meta(min_length=1, max_length=MAX_BATCH)]
     request_id: RequestId | None = None
 
 
-class FieldError(Answer):
+class FieldError(Answer, frozen=True):
     """One thing wrong with a request: where, and what would be right."""
 
     field: str
     detail: str
 
 
-class Problem(Answer, omit_defaults=True, kw_only=True):
+class Problem(Answer, frozen=True, omit_defaults=True, kw_only=True):
     """A problem document (RFC 9457).
 
     `type` is stable and listed in the protocol; `outcome` says whether a failed write may
@@ -141,7 +141,7 @@ class Problem(Answer, omit_defaults=True, kw_only=True):
     leader: str = ""
 
 
-class JobCreated(Answer, omit_defaults=True):
+class JobCreated(Answer, frozen=True, omit_defaults=True):
     """What became of one job of a create."""
 
     status: Literal["created", "duplicate", "refused"]
@@ -151,14 +151,14 @@ class JobCreated(Answer, omit_defaults=True):
     problem: Problem | None = None
 
 
-class JobsCreated(Answer):
+class JobsCreated(Answer, frozen=True):
     """The answer to a batch create, one result per job in order."""
 
     results: list[JobCreated]
     applied_index: int
 
 
-class JobView(Answer):
+class JobView(Answer, frozen=True):
     """A job as people see it."""
 
     job_id: str
@@ -178,7 +178,7 @@ class JobView(Answer):
     execution_counts: dict[str, int]
 
 
-class JobList(Answer):
+class JobList(Answer, frozen=True):
     """One page of jobs, newest first; `cursor` asks for the next page (None: the last)."""
 
     jobs: list[JobView]
@@ -186,7 +186,7 @@ class JobList(Answer):
     applied_index: int
 
 
-class JobCancelled(Answer):
+class JobCancelled(Answer, frozen=True):
     """The answer to a cancel: "cancelled", "requested" (a worker still holds it) or "finished"."""
 
     job_id: str
@@ -196,7 +196,7 @@ class JobCancelled(Answer):
 # --- executions ------------------------------------------------------------------------------
 
 
-class AttemptView(Answer):
+class AttemptView(Answer, frozen=True):
     """One lease of an execution, with its outcome."""
 
     number: int
@@ -217,7 +217,7 @@ ExecutionStateName = Literal[
 ]
 
 
-class ExecutionView(Answer):
+class ExecutionView(Answer, frozen=True):
     """One occurrence of a job. `retry` is a scheduled execution that has been tried before."""
 
     execution_id: str
@@ -236,7 +236,7 @@ class ExecutionView(Answer):
     attempts: list[AttemptView]
 
 
-class ExecutionList(Answer):
+class ExecutionList(Answer, frozen=True):
     """One page of executions, newest first."""
 
     executions: list[ExecutionView]
@@ -247,7 +247,7 @@ class ExecutionList(Answer):
 # --- the worker protocol ---------------------------------------------------------------------
 
 
-class Claim(Request, kw_only=True):
+class Claim(Request, frozen=True, kw_only=True):
     """Ask for at most `max_executions` due executions of a queue, waiting up to `wait_ms`."""
 
     queue: QueueName = "default"
@@ -258,7 +258,7 @@ class Claim(Request, kw_only=True):
     request_id: RequestId | None = None
 
 
-class Delivery(Answer):
+class Delivery(Answer, frozen=True):
     """A leased execution. `token` decides whose report counts: send it with every report.
 
     `idempotency_key` names this occurrence for effects outside, the same on every attempt.
@@ -280,34 +280,34 @@ class Delivery(Answer):
     payload: Any
 
 
-class Claimed(Answer):
+class Claimed(Answer, frozen=True):
     """The answer to a claim; empty when nothing came due in time."""
 
     request_id: str
     executions: list[Delivery]
 
 
-class Hold(Request):
+class Hold(Request, frozen=True):
     """An execution as its holder names it."""
 
     execution_id: str
     token: Token
 
 
-class Holds(Request):
+class Holds(Request, frozen=True):
     """A batch of holds: to start or to release."""
 
     items: Annotated[list[Hold], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class Heartbeats(Request):
+class Heartbeats(Request, frozen=True):
     """A batch of heartbeats from one worker."""
 
     items: Annotated[list[Hold], Meta(min_length=1, max_length=MAX_BATCH)]
     worker: WorkerName | None = None
 
 
-class Success(Request):
+class Success(Request, frozen=True):
     """An execution done. `result` is kept with it; `started_ms` is the worker's own stamp."""
 
     execution_id: str
@@ -316,13 +316,13 @@ class Success(Request):
     started_ms: Annotated[int, Meta(ge=0, le=MAX_INSTANT_MS)] | None = None
 
 
-class Successes(Request):
+class Successes(Request, frozen=True):
     """A batch of successes."""
 
     items: Annotated[list[Success], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class Failure(Request):
+class Failure(Request, frozen=True):
     """An attempt failed. `retry_after_ms` overrides the policy; `non_retryable` ends it."""
 
     execution_id: str
@@ -334,7 +334,7 @@ class Failure(Request):
     started_ms: Annotated[int, Meta(ge=0, le=MAX_INSTANT_MS)] | None = None
 
 
-class Failures(Request):
+class Failures(Request, frozen=True):
     """A batch of failures."""
 
     items: Annotated[list[Failure], Meta(min_length=1, max_length=MAX_BATCH)]
@@ -343,7 +343,7 @@ class Failures(Request):
 ReportVerdict = Literal["accepted", "duplicate", "stale", "finished", "unknown"]
 
 
-class Report(Answer):
+class Report(Answer, frozen=True):
     """The answer to one report. `status` is what a single request would have answered.
 
     accepted 200; duplicate 200 (the same report counted before); stale 409 (the lease was
@@ -356,13 +356,13 @@ class Report(Answer):
     status: int
 
 
-class Reports(Answer):
+class Reports(Answer, frozen=True):
     """The answers to a batch of reports, in order."""
 
     results: list[Report]
 
 
-class Heartbeat(Answer):
+class Heartbeat(Answer, frozen=True):
     """The answer to one heartbeat.
 
     `extended`: go on, the lease runs `lease_remaining_ms` from now. `cancel_requested`: the
@@ -375,7 +375,7 @@ class Heartbeat(Answer):
     lease_remaining_ms: int
 
 
-class HeartbeatAnswers(Answer):
+class HeartbeatAnswers(Answer, frozen=True):
     """The answers to a batch of heartbeats, in order."""
 
     results: list[Heartbeat]
@@ -384,20 +384,20 @@ class HeartbeatAnswers(Answer):
 # --- dead letters ----------------------------------------------------------------------------
 
 
-class Replay(Request):
+class Replay(Request, frozen=True):
     """Give dead executions a new attempt budget; their history stays."""
 
     execution_ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class Replayed(Answer):
+class Replayed(Answer, frozen=True):
     """What a replay did to one execution."""
 
     execution_id: str
     status: Literal["replayed", "not_dead", "unknown"]
 
 
-class ReplayAnswers(Answer):
+class ReplayAnswers(Answer, frozen=True):
     """The answers to a replay, in order."""
 
     results: list[Replayed]
@@ -406,7 +406,7 @@ class ReplayAnswers(Answer):
 # --- the cluster -----------------------------------------------------------------------------
 
 
-class NodeView(Answer):
+class NodeView(Answer, frozen=True):
     """A node as the answering node sees it."""
 
     name: str
@@ -417,7 +417,7 @@ class NodeView(Answer):
     last_contact_ms: int | None
 
 
-class QueueView(Answer):
+class QueueView(Answer, frozen=True):
     """A queue's depth: replicated counts, and what only the leader knows (else None)."""
 
     name: str
@@ -428,7 +428,7 @@ class QueueView(Answer):
     waiting_claims: int | None
 
 
-class ClusterView(Answer, kw_only=True):
+class ClusterView(Answer, frozen=True, kw_only=True):
     """The cluster as the answering node sees it."""
 
     cluster: str
