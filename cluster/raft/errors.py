@@ -1,0 +1,76 @@
+"""The exceptions of the consensus layer, one small tree.
+
+ConsensusError
+├── NotLeader         definite: nothing was proposed, ask the leader
+├── Overloaded        definite: a bounded queue is full, nothing was proposed
+├── Expired           definite: the deadline passed while the proposal still waited
+├── EntryTooLarge     definite: the operation alone exceeds the size of an entry
+├── OutcomeUnknown    the operation may or may not be applied; repeat it with its request id
+├── Damaged           a file refuses to be read: the node must not start
+├── Misconfigured     the data directory belongs to another node or member list
+└── Halted            the node has stopped itself (fail-stop)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class ConsensusError(Exception):
+    """The base of all errors that the consensus layer raises on purpose."""
+
+
+class NotLeader(ConsensusError):  # noqa: N818 - names say what is so, not that it is an error
+    """This node does not lead; nothing was proposed. `leader` is the leader's name, if known."""
+
+    def __init__(self, leader: str | None) -> None:
+        super().__init__(f"not the leader; the leader is {leader or 'unknown'}")
+        self.leader = leader
+
+
+class Overloaded(ConsensusError):  # noqa: N818
+    """The bounded queue of proposals is full; nothing was proposed."""
+
+    def __init__(self) -> None:
+        super().__init__("the queue of proposals is full")
+
+
+class Expired(ConsensusError):  # noqa: N818
+    """The proposal's deadline passed before it was written to the log; it was not applied."""
+
+    def __init__(self) -> None:
+        super().__init__("the deadline passed before the proposal was written to the log")
+
+
+class EntryTooLarge(ConsensusError):  # noqa: N818
+    """One operation alone is larger than an entry may be; nothing was proposed."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"the operation takes {size} bytes, an entry holds at most {limit}")
+        self.size = size
+        self.limit = limit
+
+
+class OutcomeUnknown(ConsensusError):  # noqa: N818
+    """The proposal was written to the log, and whether it will be applied is not known."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"outcome unknown: {reason}")
+        self.reason = reason
+
+
+class Damaged(ConsensusError):  # noqa: N818
+    """A file cannot be trusted; the node must not start with it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class Misconfigured(ConsensusError):  # noqa: N818
+    """The data directory and the configuration do not belong together."""
+
+
+class Halted(ConsensusError):  # noqa: N818
+    """The node has stopped itself, because going on could break a promise."""

@@ -1,0 +1,120 @@
+"""What the rest of a node sees of consensus, and what consensus asks of the state machine.
+
+Consensus knows only bytes. An empty entry is the engine's own (the barrier that a new leader
+writes): it is never handed to the state machine, so the indexes that `apply` sees rise but
+have gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+Role = Literal["leader", "follower", "candidate"]
+
+
+class Applied(Protocol):
+    """What one applied entry did."""
+
+    @property
+    def halt(self) -> str | None:
+        """A reason to stop the node (fail-stop), such as an unknown operation; else None."""
+
+    @property
+    def verdicts(self) -> Sequence[object]:
+        """One verdict for each operation of the entry, in order."""
+
+
+class StateMachine(Protocol):
+    """The replicated state: it reads no clock and never raises from `apply`."""
+
+    def apply(self, index: int, entry: bytes) -> Applied:
+        """Apply one committed entry; the same bytes in the same order give the same state."""
+
+    def dump(self) -> Iterator[bytes]:
+        """The whole state as chunks, each at most `MAX_CHUNK_BYTES`."""
+
+    def load(self, chunks: Iterable[bytes]) -> None:
+        """Replace the state by a dumped one, all or nothing; ValueError when it is damaged."""
+
+    def digest(self) -> str:
+        """A hash of the whole state, equal on nodes that applied the same entries."""
+
+
+MAX_CHUNK_BYTES = 16 * 1024 * 1024
+"""The largest chunk that `StateMachine.dump` may yield."""
+
+
+class Observer:
+    """Base of those who follow a node's progress; each method does nothing until overridden.
+
+    Methods are called inside the engine's turn: they hand over, never block, never raise.
+    """
+
+    def on_applied(self, index: int, term: int, entry: bytes, applied: Applied) -> None:
+        """An entry was applied here; called in log order, on every node, never for barriers."""
+
+    def on_leadership(self, term: int | None) -> None:
+        """With a term: this node leads, and all entries before its own barrier are applied.
+
+        With None: it leads no more. Duties of a leader run only between the two.
+        """
+
+    def on_installed(self, index: int) -> None:
+        """The state was replaced by a snapshot at `index`; `on_applied` skipped what it covers."""
+
+    def on_halt(self, reason: str) -> None:
+        """The node has stopped itself; nothing will be applied or accepted any more."""
+
+
+class PeerStatus(msgspec.Struct, frozen=True):
+    """How another member looks from here; the last two are known to a leader only."""
+
+    name: str
+    connected: bool
+    match_index: int | None
+    last_response_age_s: float | None
+
+
+class Replica(Protocol):
+    """One node's part in the cluster, as the node's other layers see it."""
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def leader(self) -> str | None:
+        """The name of the leader as far as this node knows (maybe its own), else None."""
+
+    @property
+    def leading_term(self) -> int | None:
+        """The term that this node leads with its barrier applied, else None."""
+
+    @property
+    def applied_index(self) -> int: ...
+
+    @property
+    def commit_index(self) -> int: ...
+
+    @property
+    def last_index(self) -> int: ...
+
+    @property
+    def quorum_seen(self) -> bool:
+        """Whether this node leads with a live majority, or hears from a leader."""
+
+    def peers(self) -> list[PeerStatus]: ...
+
+    def append(self, entry: bytes) -> int:
+        """Write one entry to the leader's log and send it; its index is returned.
+
+        Raises NotLeader when nothing was written; ValueError when empty or too large.
+        """
+
+    def add_observer(self, observer: Observer) -> None:
+        """Observers are called in the order in which they were added."""

@@ -1,0 +1,137 @@
+"""The settings of the consensus layer: times in seconds, sizes in bytes, every limit in one place."""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_ENTRY_WEIGHT = 4096
+"""Numbered items in one entry: item numbers are `index * 4096 + position`."""
+
+MIN_SECRET_BYTES = 16
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Equal on all members of a cluster; the defaults suit a local network."""
+
+    cluster: str = "timeball"
+    """Peers of another cluster are refused, and so is another cluster's data directory."""
+
+    tick_s: float = 0.02
+    """The coarse timer: elections, heartbeats and the quorum check look at the clock this often."""
+
+    heartbeat_s: float = 0.06
+    election_min_s: float = 0.4
+    election_max_s: float = 0.8
+    """A follower that hears nothing for a random time between the two asks for an election."""
+
+    broken_link_min_s: float = 0.08
+    broken_link_max_s: float = 0.32
+    """The same, when the connection to the leader has just broken: its process is likely gone."""
+
+    leader_fallback_s: float = 1.5
+    """A leader that a majority has not answered for this long steps down."""
+
+    probe_retry_s: float = 0.2
+    """A probe, a vote request or a snapshot chunk without an answer is repeated after this."""
+
+    commit_notice_s: float = 0.003
+    """Followers are told of a commit after this at the latest; the next entry may be sooner."""
+
+    transfer_timeout_s: float = 1.0
+    """How long a stopping leader tries to hand leadership over."""
+
+    max_entry_bytes: int = 2 * 1024 * 1024
+    max_append_entries: int = 512
+    max_append_bytes: int = 1024 * 1024
+    """One message carries entries up to these (but always at least one entry)."""
+
+    max_inflight_bytes: int = 8 * 1024 * 1024
+    """Entries on their way to one follower."""
+
+    max_apply_per_turn: int = 256
+    """Entries applied before the event loop gets its turn."""
+
+    segment_bytes: int = 64 * 1024 * 1024
+    snapshot_entries: int = 50_000
+    snapshot_bytes: int = 256 * 1024 * 1024
+    """A snapshot is taken when the log since the last one has grown by either."""
+
+    trailing_entries: int = 1_000
+    """Entries kept in memory behind a snapshot, so that a slow follower needs no snapshot."""
+
+    snapshot_chunk_bytes: int = 256 * 1024
+    snapshot_window_chunks: int = 4
+    max_snapshot_bytes: int = 64 * 1024 * 1024 * 1024
+
+    max_frame_bytes: int = 8 * 1024 * 1024
+    max_send_buffer_bytes: int = 32 * 1024 * 1024
+    """Messages to a peer whose unsent bytes exceed this are dropped; Raft sends again."""
+
+    handshake_timeout_s: float = 3.0
+    max_strangers: int = 32
+    """Connections that have not proved themselves; more are closed at once."""
+
+    redial_min_s: float = 0.05
+    redial_max_s: float = 0.5
+    idle_timeout_s: float = 3.0
+    """A connection that brought nothing for this long is dead; pings keep live ones alive."""
+
+    def validate(self) -> None:
+        """Check each field and the relations between them; ValueError says what would be right."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            _require(bool(value) and (isinstance(value, str) or value > 0), f"{name} must be > 0")
+        _require(len(self.cluster) <= 64, "cluster must be at most 64 characters")
+        _require(self.tick_s <= self.heartbeat_s, "tick_s must not exceed heartbeat_s")
+        _require(
+            self.heartbeat_s * 3 <= self.election_min_s, "election_min_s must be >= 3 x heartbeat_s"
+        )
+        _require(
+            self.election_min_s < self.election_max_s, "election_max_s must exceed election_min_s"
+        )
+        _require(
+            self.broken_link_min_s < self.broken_link_max_s <= self.election_max_s,
+            "broken_link_min_s < broken_link_max_s <= election_max_s must hold",
+        )
+        _require(
+            self.leader_fallback_s >= self.election_max_s,
+            "leader_fallback_s must be at least election_max_s",
+        )
+        _require(
+            self.max_frame_bytes
+            >= max(self.max_entry_bytes + self.max_append_bytes, self.snapshot_chunk_bytes) + 65536,
+            "max_frame_bytes must hold max_entry_bytes + max_append_bytes and a snapshot chunk",
+        )
+        _require(
+            self.max_send_buffer_bytes >= 2 * self.max_frame_bytes,
+            "max_send_buffer_bytes must hold two frames",
+        )
+        _require(self.redial_min_s <= self.redial_max_s, "redial_max_s must be >= redial_min_s")
+
+
+class CommitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How operations are gathered into entries."""
+
+    spacing_s: float = 0.002
+    """The least time between two entries; an idle cluster writes at once."""
+
+    max_in_flight: int = 2
+    """Entries written but not yet applied."""
+
+    max_entry_bytes: int = 1024 * 1024
+    max_pending: int = 65_536
+    max_pending_bytes: int = 64 * 1024 * 1024
+    """Operations that wait for an entry; more are refused as Overloaded."""
+
+    deadline_s: float = 5.0
+
+    def validate(self) -> None:
+        """Check each field; ValueError says what would be right."""
+        for name in self.__struct_fields__:
+            minimum = 0 if name == "spacing_s" else 1e-9
+            _require(getattr(self, name) >= minimum, f"{name} must be > 0")
