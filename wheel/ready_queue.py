@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 from zlib import crc32
 
 T = TypeVar("T", bound=Hashable)
@@ -14,6 +14,9 @@ PRIORITIES: Final = 10
 
 _STALE_ENTRIES_ALLOWED: Final = 64
 
+# Due time, sequence, number of the push, item.
+_Entry: TypeAlias = tuple[int, int, int, T]
+
 
 def partition_of(key: str | bytes | int, partitions: int) -> int:
     """The partition, 0 to `partitions` - 1, of a partition key or an execution id.
@@ -21,7 +24,9 @@ def partition_of(key: str | bytes | int, partitions: int) -> int:
     The same on every node, in every run and release (CRC-32 of the key's UTF-8
     or decimal text), unlike `hash`.
     """
-    raise NotImplementedError
+    assert partitions >= 1
+    data = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
+    return crc32(data) % partitions
 
 
 class ReadyQueue(Generic[T]):
@@ -39,18 +44,30 @@ class ReadyQueue(Generic[T]):
     item, whatever waits behind the heads.
     """
 
+    __slots__ = ("_entries", "_lanes", "_occupied", "_partitions", "_pushes", "_turns", "_waiting")
+
     def __init__(self, partitions: int = 16) -> None:
         """Start empty, with the given number of partitions."""
         assert partitions >= 1
-        raise NotImplementedError
+        self._partitions = partitions
+        self._waiting: dict[T, _Entry[T]] = {}
+        # By priority: a heap a partition, which partitions have entries (bits),
+        # and which partition's turn it is.
+        self._lanes: list[list[list[_Entry[T]]]] = [
+            [[] for _ in range(partitions)] for _ in range(PRIORITIES)
+        ]
+        self._occupied = [0] * PRIORITIES
+        self._turns = [0] * PRIORITIES
+        self._entries = 0  # in all heaps, those of discarded items too
+        self._pushes = 0
 
     def __len__(self) -> int:
         """Items that wait to be taken."""
-        raise NotImplementedError
+        return len(self._waiting)
 
     def __contains__(self, item: T) -> bool:
         """Whether `item` waits to be taken."""
-        raise NotImplementedError
+        return item in self._waiting
 
     def push(self, item: T, *, partition: int, priority: int, due_ms: int, sequence: int) -> None:
         """Let `item` wait; it must not be waiting already.
@@ -58,16 +75,77 @@ class ReadyQueue(Generic[T]):
         `partition` is 0 to partitions - 1 (see `partition_of`), `priority` 0 to
         9. Items of equal due time and sequence go first in, first out.
         """
-        raise NotImplementedError
+        assert 0 <= partition < self._partitions
+        assert 0 <= priority < PRIORITIES
+        assert item not in self._waiting
+        self._pushes += 1
+        self._entries += 1
+        entry = (due_ms, sequence, self._pushes, item)
+        self._waiting[item] = entry
+        heappush(self._lanes[priority][partition], entry)
+        self._occupied[priority] |= 1 << partition
 
     def take(self, limit: int) -> list[T]:
         """Remove and return the next items in order, at most `limit`."""
-        raise NotImplementedError
+        assert limit >= 0
+        taken: list[T] = []
+        for priority in range(PRIORITIES - 1, -1, -1):
+            if self._occupied[priority]:
+                self._take_of(priority, limit, taken)
+        return taken
 
     def discard(self, item: T) -> bool:
         """Remove `item`, as when it is cancelled; False if it does not wait here."""
-        raise NotImplementedError
+        if self._waiting.pop(item, None) is None:
+            return False
+        # Its entry stays behind in a heap: who meets it there sees that it is stale.
+        if self._entries > 2 * len(self._waiting) + _STALE_ENTRIES_ALLOWED:
+            self._sweep()
+        return True
 
     def oldest_due_ms(self) -> int | None:
         """The earliest due time of all that wait; None when nothing does."""
-        raise NotImplementedError
+        oldest: int | None = None
+        for priority, lanes in enumerate(self._lanes):
+            for partition, lane in enumerate(lanes):
+                while lane and self._is_stale(lane[0]):
+                    self._pop(priority, partition)
+                if lane and (oldest is None or lane[0][0] < oldest):
+                    oldest = lane[0][0]
+        return oldest
+
+    def _take_of(self, priority: int, limit: int, taken: list[T]) -> None:
+        """Take from the partitions of one priority in turn until `taken` has `limit` items."""
+        turn = self._turns[priority]
+        while len(taken) < limit and (occupied := self._occupied[priority]):
+            # The next occupied partition from the turn on, else the first of all.
+            ahead = occupied >> turn << turn or occupied
+            partition = (ahead & -ahead).bit_length() - 1
+            entry = self._pop(priority, partition)
+            if not self._is_stale(entry):
+                item = entry[3]
+                del self._waiting[item]
+                taken.append(item)
+                turn = partition + 1
+        self._turns[priority] = turn
+
+    def _pop(self, priority: int, partition: int) -> _Entry[T]:
+        lane = self._lanes[priority][partition]
+        entry = heappop(lane)
+        self._entries -= 1
+        if not lane:
+            self._occupied[priority] &= ~(1 << partition)
+        return entry
+
+    def _is_stale(self, entry: _Entry[T]) -> bool:
+        return self._waiting.get(entry[3]) is not entry
+
+    def _sweep(self) -> None:
+        """Drop all stale entries."""
+        for priority, lanes in enumerate(self._lanes):
+            for partition, lane in enumerate(lanes):
+                lane[:] = [entry for entry in lane if not self._is_stale(entry)]
+                heapify(lane)
+                if not lane:
+                    self._occupied[priority] &= ~(1 << partition)
+        self._entries = len(self._waiting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -18,7 +18,6 @@ _WHEEL_BITS: Final = _SHIFTS[_OVERFLOW]
 # Level by the number of low bits in which a due time differs from the wheel's time.
 _LEVEL_OF_BITS: Final = (*[0] * 9, *[1] * 6, *[2] * 6, *[3] * 6)
 
-_MISSING: Final = object()
 _STALE_ENTRIES_ALLOWED: Final = 64
 
 
@@ -141,18 +140,53 @@ class TimingWheel(Generic[T]):
 
     def __contains__(self, timer: Timer[T]) -> bool:
         """Whether the timer is still to fire."""
-        raise NotImplementedError
+        if timer.due_ms < self._time:
+            return timer in self._late
+        return self._level_holding(timer) is not None
 
     def insert(self, due_ms: int, item: T) -> Timer[T]:
         """Fire `item` at the first `advance` whose `now_ms` is at or after `due_ms`.
 
         Any integer is a valid due time: past, negative, or far beyond the levels.
         """
-        raise NotImplementedError
+        timer: Timer[T] = Timer(due_ms)
+        self._count += 1
+        if due_ms < self._time:
+            self._late_inserts += 1
+            self._late[timer] = item
+            heappush(self._late_heap, (due_ms, self._late_inserts, timer))
+            return timer
+        bits = (due_ms ^ self._time).bit_length()
+        level = _LEVEL_OF_BITS[bits] if bits <= _WHEEL_BITS else _OVERFLOW
+        if level < self._floor:
+            level = self._floor
+        if level == _OVERFLOW:
+            self._block(due_ms >> _WHEEL_BITS)[timer] = item
+            return timer
+        index = _FIRST_SLOTS[level] + ((due_ms >> _SHIFTS[level]) & _MASKS[level])
+        slot = self._slots[index]
+        if not slot:
+            self._occupied |= 1 << index
+        slot[timer] = item
+        return timer
 
     def cancel(self, timer: Timer[T]) -> bool:
         """Take the timer's item out; False if it has fired or was cancelled before."""
-        raise NotImplementedError
+        if timer.due_ms < self._time:
+            if timer not in self._late:
+                return False
+            del self._late[timer]
+            self._sweep_late()
+        else:
+            level = self._level_holding(timer)
+            if level is None:
+                return False
+            slot = self._slot(level, timer.due_ms)
+            del slot[timer]
+            if not slot:
+                self._vacate(level, timer.due_ms)
+        self._count -= 1
+        return True
 
     def advance(self, now_ms: int, limit: int = 2000) -> list[T]:
         """Fire the items due at or before `now_ms`, by due time, first in first out.
@@ -161,7 +195,30 @@ class TimingWheel(Generic[T]):
         `moves_limit`, `next_expiry()` is at or before `now_ms` and the next
         call goes on from there; until then give way to other work.
         """
-        raise NotImplementedError
+        assert limit >= 1
+        fired: list[T] = []
+        moves_left = self._moves_limit
+        if self._late:
+            self._fire_late(now_ms, limit, fired)
+        while len(fired) < limit:
+            while self._floor and moves_left:
+                moves_left -= self._cascade(moves_left)
+            if self._floor:
+                break
+            level, start = self._earliest()
+            # The slot that holds now + 1 must cascade too, or the wheel's time
+            # would stand within a slot that still hides what is due there.
+            if start is None or start > (now_ms if level == 0 else now_ms + 1):
+                if self._time <= now_ms:
+                    self._time = now_ms + 1
+                break
+            self._time = start
+            if level == 0:
+                self._fire_slot(start, limit, fired)
+            else:
+                self._floor = level
+        self._count -= len(fired)
+        return fired
 
     def next_expiry(self) -> int | None:
         """The instant at which to call `advance` next; None when the wheel is empty.
@@ -171,4 +228,124 @@ class TimingWheel(Generic[T]):
         lower bound of the earliest due time. So an idle node wakes at most
         once a level, five times, for one far item, and never too late.
         """
-        raise NotImplementedError
+        if self._late:
+            heap = self._late_heap
+            while heap[0][2] not in self._late:
+                heappop(heap)
+            return heap[0][0]
+        if self._floor:
+            return self._time if self._count else None
+        return self._earliest()[1]
+
+    def _earliest(self) -> tuple[int, int | None]:
+        """Level and start of the first slot that holds items."""
+        if self._occupied:
+            index = (self._occupied & -self._occupied).bit_length() - 1
+            level = 0
+            while level + 1 < _OVERFLOW and index >= _FIRST_SLOTS[level + 1]:
+                level += 1
+            above = _SHIFTS[level + 1]
+            slot = index - _FIRST_SLOTS[level]
+            return level, (self._time >> above << above) + (slot << _SHIFTS[level])
+        numbers = self._block_numbers
+        while numbers and numbers[0] not in self._blocks:
+            heappop(numbers)
+        return _OVERFLOW, numbers[0] << _WHEEL_BITS if numbers else None
+
+    def _fire_late(self, now_ms: int, limit: int, fired: list[T]) -> None:
+        heap, late = self._late_heap, self._late
+        while heap and heap[0][0] <= now_ms and len(fired) < limit:
+            timer = heappop(heap)[2]
+            if timer in late:
+                fired.append(late.pop(timer))
+        self._sweep_late()
+
+    def _fire_slot(self, due_ms: int, limit: int, fired: list[T]) -> None:
+        """Fire what level 0 holds for `due_ms`, until `fired` has `limit` items."""
+        slot = self._slots[due_ms & _MASKS[0]]
+        room = limit - len(fired)
+        if len(slot) <= room:
+            fired.extend(slot.values())
+            slot.clear()
+        else:
+            fired.extend(item for _, item in self._next_of(slot, room))
+        if not slot:
+            self._vacate(0, due_ms)
+
+    def _cascade(self, limit: int) -> int:
+        """Move items of the slot under way to lower levels, at most `limit`; how many it moved."""
+        time, slots = self._time, self._slots
+        slot = self._slot(self._floor, time)
+        moved = self._next_of(slot, limit)
+        for timer, item in moved:
+            due_ms = timer.due_ms
+            level = _LEVEL_OF_BITS[(due_ms ^ time).bit_length()]
+            index = _FIRST_SLOTS[level] + ((due_ms >> _SHIFTS[level]) & _MASKS[level])
+            target = slots[index]
+            if not target:
+                self._occupied |= 1 << index
+            target[timer] = item
+        if not slot:
+            self._vacate(self._floor, time)
+            self._floor = 0
+        return len(moved)
+
+    def _next_of(self, slot: dict[Timer[T], T], limit: int) -> list[tuple[Timer[T], T]]:
+        """Take the first items out of a slot, at most `limit`, at a cost that does not
+        depend on how many were taken out before."""
+        if len(slot) <= limit:
+            pairs = list(slot.items())
+            slot.clear()
+            return pairs
+        if self._run_at >= len(self._run):
+            self._run, self._run_at = list(slot), 0
+        step = self._run[self._run_at : self._run_at + limit]
+        self._run_at += len(step)
+        return [(timer, slot.pop(timer)) for timer in step if timer in slot]
+
+    def _level_holding(self, timer: Timer[T]) -> int | None:
+        """The level of the slot that holds a timer due at or after the wheel's time."""
+        bits = (timer.due_ms ^ self._time).bit_length()
+        level = _LEVEL_OF_BITS[bits] if bits <= _WHEEL_BITS else _OVERFLOW
+        if timer in self._slot(level, timer.due_ms):
+            return level
+        # It may not have been moved yet from the slot that is being cascaded.
+        if level < self._floor and timer in self._slot(self._floor, timer.due_ms):
+            return self._floor
+        return None
+
+    def _slot(self, level: int, due_ms: int) -> dict[Timer[T], T]:
+        """The slot or block to which `due_ms` belongs at `level`; to read or delete from."""
+        if level == _OVERFLOW:
+            return self._blocks.get(due_ms >> _WHEEL_BITS) or {}
+        return self._slots[_FIRST_SLOTS[level] + ((due_ms >> _SHIFTS[level]) & _MASKS[level])]
+
+    def _block(self, number: int) -> dict[Timer[T], T]:
+        """The overflow block of that number, made if there is none."""
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = {}
+            heappush(self._block_numbers, number)
+        return block
+
+    def _vacate(self, level: int, due_ms: int) -> None:
+        """Mark the slot of `due_ms` at `level` as empty and give its memory back."""
+        if level == _OVERFLOW:
+            self._blocks.pop(due_ms >> _WHEEL_BITS, None)
+            if len(self._block_numbers) > 2 * len(self._blocks) + _STALE_ENTRIES_ALLOWED:
+                self._block_numbers = sorted(self._blocks)
+        else:
+            index = _FIRST_SLOTS[level] + ((due_ms >> _SHIFTS[level]) & _MASKS[level])
+            self._slots[index].clear()
+            self._occupied &= ~(1 << index)
+        if level == self._floor and self._time >> _SHIFTS[level] == due_ms >> _SHIFTS[level]:
+            self._run, self._run_at = [], 0
+
+    def _sweep_late(self) -> None:
+        """Drop cancelled timers from the late heap once they are the greater part."""
+        if not self._late:
+            self._late.clear()  # an emptied dict keeps its table until it is cleared
+            self._late_heap.clear()
+        elif len(self._late_heap) > 2 * len(self._late) + _STALE_ENTRIES_ALLOWED:
+            self._late_heap = [entry for entry in self._late_heap if entry[2] in self._late]
+            heapify(self._late_heap)
