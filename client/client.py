@@ -1,0 +1,344 @@
+"""The asynchronous client: every request of the protocol as a typed method."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote, urlencode
+from uuid import UUID
+
+import msgspec
+from timeball.client import messages
+from timeball.client.errors import TimeballError
+from timeball.client.failover import Backoff, Nodes
+from timeball.client.flow import Call, Policy, encode_request, flow, in_batches
+from timeball.client.messages import NewJob, Retry, Schedule
+from timeball.client.transport import AsyncTransport
+from yarl import URL
+
+T = TypeVar("T")
+
+DEFAULT_URLS = ("http://127.0.0.1:7001", "http://127.0.0.1:7002", "http://127.0.0.1:7003")
+"""Where `timeball dev` serves."""
+MAX_URLS = 32
+
+
+class Client:
+    """A client of one cluster. Any node serves any request; the client finds one that does.
+
+    Every create and claim carries a request id made here, and every report a token, so an
+    attempt whose outcome is unknown is repeated on another node without a second effect.
+    `timeout_ms` bounds a call with all its attempts, `attempt_timeout_ms` one attempt; time
+    that a claim asks the node to wait comes on top. Calls raise the exceptions of
+    `timeball.client.errors`: `Unavailable` and `Overloaded` when certainly nothing happened,
+    `OutcomeUnknown` when something may have.
+
+    Use as ``async with Client(urls) as client``, or call `close`. Not for several event loops.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str] | str = DEFAULT_URLS,
+        *,
+        timeout_ms: int = 30_000,
+        attempt_timeout_ms: int = 5_000,
+        connections: int = 100,
+        backoff: Backoff | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        if timeout_ms < 1 or attempt_timeout_ms < 1 or connections < 1:
+            raise ValueError("timeout_ms, attempt_timeout_ms and connections are at least 1")
+        self.timeout_ms = timeout_ms
+        self.attempt_timeout_ms = attempt_timeout_ms
+        self.rng = rng or SystemRandom()
+        self._policy = Policy(Nodes(parse_urls(urls)), backoff or Backoff(), self.rng, _loop_ms)
+        self._transport = AsyncTransport(connections)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
+
+    def new_request_id(self) -> str:
+        """Make a request id: 128 random bits as a version-4 UUID in hexadecimal."""
+        return UUID(int=self.rng.getrandbits(128), version=4).hex
+
+    # --- jobs --------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        *,
+        queue: str = "default",
+        payload: Any = None,
+        schedule: Schedule | None = None,
+        priority: int = 5,
+        partition_key: str = "",
+        retry: Retry | None = None,
+        timeout_ms: int | None = None,
+        idempotency_key: str | None = None,
+        request_id: str | None = None,
+    ) -> messages.JobCreated:
+        """Create one job; the fields are those of `NewJob` (`timeout_ms` bounds an attempt).
+
+        Raises `InvalidRequest` (naming the fields), `KeyReused`, `Overloaded`.
+        """
+        job = NewJob(
+            queue=queue,
+            payload=payload,
+            schedule=schedule,
+            priority=priority,
+            partition_key=partition_key,
+            retry=retry or Retry(),
+            timeout_ms=timeout_ms,
+            idempotency_key=idempotency_key,
+        )
+        return await self._call(
+            Call(
+                "POST",
+                "/v1/jobs",
+                messages.JobCreated,
+                encode_request(job),
+                request_id=request_id or self.new_request_id(),
+            )
+        )
+
+    async def create_many(self, jobs: Sequence[NewJob]) -> list[messages.JobCreated]:
+        """Create any number of jobs, one result per job in order.
+
+        More than fit one request are sent as several, one after the other: when a later one
+        is refused, the jobs of the earlier ones exist, and a note on the exception says so.
+        """
+        results: list[messages.JobCreated] = []
+        for batch in in_batches(jobs):
+            body = {"jobs": batch, "request_id": self.new_request_id()}
+            try:
+                created = await self._call(
+                    Call("POST", "/v1/jobs/batch", messages.JobsCreated, encode_request(body))
+                )
+            except TimeballError as error:
+                if results:
+                    error.add_note(
+                        f"The first {len(results)} jobs were answered before; "
+                        f"positions in the error count from jobs[{len(results)}]."
+                    )
+                raise
+            results.extend(created.results)
+        return results
+
+    async def job(self, job_id: str) -> messages.JobView:
+        """Read a job. Raises `NotFound`."""
+        return await self._get(f"/v1/jobs/{_segment(job_id)}", messages.JobView)
+
+    async def jobs(
+        self, *, queue: str | None = None, state: str | None = None, page_size: int = 100
+    ) -> AsyncIterator[messages.JobView]:
+        """Iterate over jobs, newest first, page by page. Raises `NotFound` for the queue."""
+        query = {"queue": queue, "state": state, "limit": page_size}
+        cursor: str | None = None
+        while True:
+            page = await self._get("/v1/jobs", messages.JobList, **query, cursor=cursor)
+            for job in page.jobs:
+                yield job
+            if (cursor := page.cursor) is None:
+                return
+
+    async def cancel(self, job_id: str) -> messages.JobCancelled:
+        """Cancel a job. Raises `NotFound`.
+
+        When the answer to a first attempt was lost, the repeat may say "finished" for what
+        the first one cancelled.
+        """
+        path = f"/v1/jobs/{_segment(job_id)}/cancel"
+        return await self._call(Call("POST", path, messages.JobCancelled))
+
+    # --- executions --------------------------------------------------------------------------
+
+    async def execution(self, execution_id: str) -> messages.ExecutionView:
+        """Read an execution with its attempts. Raises `NotFound`."""
+        return await self._get(f"/v1/executions/{_segment(execution_id)}", messages.ExecutionView)
+
+    async def executions(
+        self,
+        *,
+        queue: str | None = None,
+        job: str | None = None,
+        state: str | None = None,
+        page_size: int = 100,
+    ) -> AsyncIterator[messages.ExecutionView]:
+        """Iterate over executions, newest first. Raises `NotFound` for the queue or job."""
+        query = {"queue": queue, "job": job, "state": state, "limit": page_size}
+        async for execution in self._execution_pages("/v1/executions", query):
+            yield execution
+
+    async def dead(
+        self, *, queue: str | None = None, page_size: int = 100
+    ) -> AsyncIterator[messages.ExecutionView]:
+        """Iterate over dead letters, newest first. Raises `NotFound` for the queue."""
+        query = {"queue": queue, "limit": page_size}
+        async for execution in self._execution_pages("/v1/dead", query):
+            yield execution
+
+    async def replay(self, execution_ids: Sequence[str]) -> list[messages.Replayed]:
+        """Give dead executions a new attempt budget; one answer per id, in order.
+
+        When the answer to a first attempt was lost, the repeat may say "not_dead" for what
+        the first one replayed.
+        """
+        results: list[messages.Replayed] = []
+        for batch in in_batches(execution_ids):
+            body = encode_request({"execution_ids": batch})
+            call = Call("POST", "/v1/dead/replay", messages.ReplayAnswers, body)
+            results.extend((await self._call(call)).results)
+        return results
+
+    # --- the worker protocol -----------------------------------------------------------------
+
+    async def claim(
+        self,
+        *,
+        worker: str,
+        queue: str = "default",
+        max_executions: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int = 10_000,
+        request_id: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> messages.Claimed:
+        """Lease at most `max_executions` due executions, waiting up to `wait_ms` for the first.
+
+        Leases run from before this call returns: measure them from the moment of the call,
+        on a monotonic clock. Raises `NotFound` for the queue.
+        """
+        claim = messages.Claim(
+            queue=queue,
+            worker=worker,
+            max_executions=max_executions,
+            wait_ms=wait_ms,
+            lease_ms=lease_ms,
+            request_id=request_id or self.new_request_id(),
+        )
+        body = encode_request(claim)
+        call = Call("POST", "/v1/claims", messages.Claimed, body, wait_ms=wait_ms)
+        return await self._call(call, timeout_ms)
+
+    async def start(self, items: Sequence[messages.Hold]) -> list[messages.Report]:
+        """Report that work has begun (optional for short work)."""
+        return await self._report("start", items)
+
+    async def complete(
+        self, items: Sequence[messages.Success], *, timeout_ms: int | None = None
+    ) -> list[messages.Report]:
+        """Report successes. "unknown" in the answer to a repeat means: finished long ago."""
+        return await self._report("complete", items, timeout_ms)
+
+    async def fail(
+        self, items: Sequence[messages.Failure], *, timeout_ms: int | None = None
+    ) -> list[messages.Report]:
+        """Report failed attempts; the retry policy decides what follows."""
+        return await self._report("fail", items, timeout_ms)
+
+    async def release(
+        self, items: Sequence[messages.Hold], *, timeout_ms: int | None = None
+    ) -> list[messages.Report]:
+        """Give executions back: due again at once, and the attempt does not count."""
+        return await self._report("release", items, timeout_ms)
+
+    async def heartbeat(
+        self,
+        items: Sequence[messages.Hold],
+        *,
+        worker: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[messages.Heartbeat]:
+        """Extend leases; one answer per hold, in order.
+
+        A lease runs `lease_remaining_ms` from before this call returns: measure it from the
+        moment of the call.
+        """
+        results: list[messages.Heartbeat] = []
+        for batch in in_batches(items):
+            body = encode_request({"items": batch, "worker": worker})
+            path = "/v1/executions/heartbeat"
+            call = Call("POST", path, messages.HeartbeatAnswers, body, writes=False)
+            results.extend((await self._call(call, timeout_ms)).results)
+        return results
+
+    # --- the cluster -------------------------------------------------------------------------
+
+    async def cluster(self, *, digest: bool = False) -> messages.ClusterView:
+        """Read the cluster as the answering node sees it; `digest` adds the state's hash."""
+        return await self._get(
+            "/v1/cluster", messages.ClusterView, digest="true" if digest else None
+        )
+
+    # -----------------------------------------------------------------------------------------
+
+    async def _report(
+        self, verb: str, items: Sequence[msgspec.Struct], timeout_ms: int | None = None
+    ) -> list[messages.Report]:
+        results: list[messages.Report] = []
+        for batch in in_batches(items):
+            body = encode_request({"items": batch})
+            call = Call("POST", f"/v1/executions/{verb}", messages.Reports, body)
+            results.extend((await self._call(call, timeout_ms)).results)
+        return results
+
+    async def _execution_pages(
+        self, path: str, query: dict[str, str | int | None]
+    ) -> AsyncIterator[messages.ExecutionView]:
+        cursor: str | None = None
+        while True:
+            page = await self._get(path, messages.ExecutionList, **query, cursor=cursor)
+            for execution in page.executions:
+                yield execution
+            if (cursor := page.cursor) is None:
+                return
+
+    async def _get(self, path: str, answer: type[T], **query: str | int | None) -> T:
+        given = {name: value for name, value in query.items() if value is not None}
+        target = f"{path}?{urlencode(given)}" if given else path
+        return await self._call(Call("GET", target, answer, writes=False))
+
+    async def _call(self, call: Call[T], timeout_ms: int | None = None) -> T:
+        steps = flow(
+            call,
+            self._policy,
+            self.timeout_ms if timeout_ms is None else max(1, timeout_ms),
+            self.attempt_timeout_ms,
+        )
+        return await self._transport.drive(steps)
+
+
+def parse_urls(urls: Sequence[str] | str) -> list[str]:
+    """Parse nodes' base URLs (a sequence, or one string with commas); raises ValueError."""
+    given = urls.split(",") if isinstance(urls, str) else urls
+    bases = [text.strip().rstrip("/") for text in given if text.strip()]
+    if not 1 <= len(bases) <= MAX_URLS:
+        raise ValueError(f"a client takes 1 to {MAX_URLS} URLs, got {len(bases)}")
+    for base in bases:
+        if not (url := URL(base)).host or url.scheme not in ("http", "https"):
+            raise ValueError(f"not an http or https URL: {base!r}")
+        if url.query_string or url.fragment or url.user:
+            raise ValueError(f"a node's URL is scheme, host and port: {base!r}")
+    return bases
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _loop_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1_000)

@@ -1,0 +1,100 @@
+"""The asynchronous transport: drives a flow over aiohttp. The only place that knows sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import aiohttp
+from timeball.client.failover import Trouble
+from timeball.client.flow import NoReply, Pause, Reply, Send, Steps
+from yarl import URL
+
+T = TypeVar("T")
+
+MAX_ANSWER_BYTES = 128 * 1024 * 1024
+"""Largest answer: a full claim of full payloads is 64 MiB and some."""
+CONNECT_TIMEOUT_MS = 1_000
+
+
+class AsyncTransport:
+    """Sockets for flows; opens its session with the first request, within the running loop."""
+
+    def __init__(self, connections: int) -> None:
+        self._connections = connections
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def drive(self, steps: Steps[T]) -> T:
+        """Take a flow to its end: its value or its exception."""
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Pause):
+                    await asyncio.sleep(step.pause_ms / 1_000)
+                    step = steps.send(None)
+                else:
+                    step = steps.send(await self.send(step))
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+        finally:
+            steps.close()
+
+    async def send(self, send: Send) -> Reply | NoReply:
+        """Send one request to one node; redirects are never followed."""
+        connect_s = min(CONNECT_TIMEOUT_MS, send.timeout_ms) / 1_000
+        try:
+            async with self._open().request(
+                send.method,
+                URL(send.url + send.path, encoded=True),
+                headers=send.headers,
+                data=send.body,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(
+                    total=send.timeout_ms / 1_000, sock_connect=connect_s
+                ),
+            ) as response:
+                return Reply(
+                    status=response.status,
+                    content_type=response.headers.get("Content-Type", ""),
+                    body=await _bounded(response),
+                    retry_after=response.headers.get("Retry-After", ""),
+                )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            return NoReply(Trouble.UNREACHABLE, _cause(error))
+        except TimeoutError:
+            return NoReply(Trouble.TIMED_OUT, f"{send.timeout_ms} ms passed")
+        except (aiohttp.ClientError, OSError) as error:
+            return NoReply(Trouble.BROKEN, _cause(error))
+
+    async def close(self) -> None:
+        """Close all connections; requests under way fail. Further requests are refused."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            if self._closed:
+                raise RuntimeError("the client is closed")
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._connections),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+        return self._session
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise aiohttp.ClientPayloadError(f"the answer exceeds {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
+
+
+def _cause(error: BaseException) -> str:
+    return str(error) or type(error).__name__
