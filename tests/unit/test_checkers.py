@@ -161,6 +161,15 @@ class Story:
             )
         )
 
+    def change(self, token: int, **fields: int) -> None:
+        """Change the delivery of that token."""
+        self.events = [
+            msgspec.structs.replace(event, **fields)
+            if isinstance(event, Delivered) and event.token == token
+            else event
+            for event in self.events
+        ]
+
     def answered(
         self,
         job: str,
@@ -355,7 +364,7 @@ def replayed(story: Story, *, tried_again: bool) -> None:
 
 class TestEarly:
     def test_received_before_its_due_time(self, story: Story) -> None:
-        story.delivered("2", T0 + 2_000, 12, at=T0 + 1_999, sent=T0)
+        story.change(12, at_us=(T0 + 1_999) * 1000, claim_sent_us=T0 * 1000)
         assert broken(story) == {"early"}
 
     def test_received_before_the_delay_that_its_creator_asked_for(self, story: Story) -> None:
@@ -529,12 +538,7 @@ class TestTokens:
 
     def test_a_later_grant_has_a_lower_token(self, story: Story) -> None:
         one_shot(story, "3", T0 + 10_000, 5)
-        story.events = [
-            msgspec.structs.replace(event, claim_sent_us=(T0 + 9_000) * 1000)
-            if isinstance(event, Delivered) and event.job_id == "3"
-            else event
-            for event in story.events
-        ]
+        story.change(5, claim_sent_us=(T0 + 9_000) * 1000)
         assert broken(story) == {"tokens"}
 
     def test_an_older_grant_whose_answer_came_late(self, story: Story) -> None:
