@@ -47,7 +47,7 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True
     """Base of the recurring schedules; opaque to the state machine, read by the planner."""
 
 
-class Every(Timetable, tag=1):
+class Every(Timetable, frozen=True, tag=1):
     """Every `interval_ms` from `anchor_ms` (epoch milliseconds), drift-free."""
 
     interval_ms: int
@@ -56,7 +56,7 @@ class Every(Timetable, tag=1):
     catch_up: str = "one"
 
 
-class Cron(Timetable, tag=2):
+class Cron(Timetable, frozen=True, tag=2):
     """A cron expression on the wall clock of an IANA time zone."""
 
     expression: str
@@ -86,24 +86,24 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fingerprint: bytes = b""
 
 
-class CreateJobs(Operation, tag=1):
+class CreateJobs(Operation, frozen=True, tag=1):
     """Create jobs. Verdict: `JobsCreated`.
 
-    A repeat with the same non-empty `request_id` within the idempotency window answers
-    as the first did, changing nothing.
+    A repeat with the same non-empty `request_id` answers as the first did, changing
+    nothing, for as long as requests are remembered (`request_memory_ms`).
     """
 
     request_id: str
     jobs: Sequence[NewJob]
 
 
-class CancelJobs(Operation, tag=2):
+class CancelJobs(Operation, frozen=True, tag=2):
     """Cancel jobs by id. Verdict: list of `Cancelled`, one per job."""
 
     jobs: Sequence[int]
 
 
-class Claim(Operation, tag=3):
+class Claim(Operation, frozen=True, tag=3):
     """Lease executions, given as (job, nominal_ms), to a worker. Verdict: list of tokens.
 
     The verdict holds the fencing token per execution, or 0 where the lease was refused
@@ -117,7 +117,7 @@ class Claim(Operation, tag=3):
     executions: Sequence[tuple[int, int]]
 
 
-class Start(Operation, tag=4):
+class Start(Operation, frozen=True, tag=4):
     """Holders (job, nominal_ms, token) report that they run. Verdict: list of `Verdict`."""
 
     holds: Sequence[tuple[int, int, int]]
@@ -133,7 +133,7 @@ class Success(msgspec.Struct, frozen=True, array_like=True, gc=False):
     started_ms: int = 0
 
 
-class Succeed(Operation, tag=5):
+class Succeed(Operation, frozen=True, tag=5):
     """Holders report success. Verdict: list of `Verdict`."""
 
     items: Sequence[Success]
@@ -152,22 +152,23 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     started_ms: int = 0
 
 
-class Fail(Operation, tag=6):
+class Fail(Operation, frozen=True, tag=6):
     """Holders report failure. Verdict: list of `Verdict`."""
 
     items: Sequence[Failure]
 
 
-class Release(Operation, tag=7):
+class Release(Operation, frozen=True, tag=7):
     """Holders (job, nominal_ms, token) give executions back. Verdict: list of `Verdict`.
 
-    A released execution is at once due again and its attempt does not count.
+    A released execution is at once due again and its attempt does not count. It ends the
+    hold: no later report with that token is accepted.
     """
 
     holds: Sequence[tuple[int, int, int]]
 
 
-class Expire(Operation, tag=8):
+class Expire(Operation, frozen=True, tag=8):
     """The leader ends leases (job, nominal_ms, token, timed_out). Verdict: list of `Verdict`.
 
     `timed_out` says that the attempt's `timeout_ms` ran out, not its lease.
@@ -194,13 +195,13 @@ class Advance(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ended: bool = False
 
 
-class AdvanceTimetables(Operation, tag=9):
+class AdvanceTimetables(Operation, frozen=True, tag=9):
     """Create the next occurrences of recurring jobs. Verdict: list of bool (moved or not)."""
 
     items: Sequence[Advance]
 
 
-class Replay(Operation, tag=10):
+class Replay(Operation, frozen=True, tag=10):
     """Give dead executions (job, nominal_ms) a new attempt budget. Verdict: list of `Verdict`."""
 
     executions: Sequence[tuple[int, int]]
@@ -216,10 +217,15 @@ class ClusterSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     idempotency_keys: int = 1_000_000
     claim_memory_ms: int = 60_000
     max_pending: int = 2_000_000
+    request_memory_ms: int = 600_000
+    request_memory: int = 200_000
+    """Jobs whose create request is remembered by request id, at most."""
+    claim_memory: int = 100_000
+    """Leases whose claim is remembered by request id, at most."""
 
 
-class Lead(Operation, tag=11):
-    """A new leader begins: its settings become the cluster's. Verdict: None.
+class Lead(Operation, frozen=True, tag=11):
+    """A new leader begins: its settings become the cluster's. Verdict: None, or why not (str).
 
     The first operation of a leader; its duties begin once this is applied.
     """

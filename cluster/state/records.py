@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 
 import msgspec
-
 from timeball.cluster.state.operations import Cron, Every, RetryPolicy
 
 
@@ -46,7 +45,11 @@ class Outcome(enum.IntEnum):
 
 
 class Attempt(msgspec.Struct, array_like=True, eq=False, gc=False):
-    """One lease of an execution, with its outcome. Times are log-time, epoch ms (0: not yet)."""
+    """One lease of an execution, with its outcome. Times are log-time, epoch ms (0: not yet).
+
+    `number` counts an execution's attempts from 1, through releases and replays too. Only
+    the latest are kept, so the first number kept tells how many were dropped.
+    """
 
     token: int
     worker: str
@@ -57,6 +60,7 @@ class Attempt(msgspec.Struct, array_like=True, eq=False, gc=False):
     outcome: Outcome = Outcome.OPEN
     error_type: str = ""
     message: str = ""
+    number: int = 1
 
 
 class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):
@@ -102,3 +106,47 @@ class Job(msgspec.Struct, eq=False, gc=False, weakref=False):
     idempotency_key: str
     executions: dict[int, Execution] | Execution
     """By nominal time; a one-shot job holds its single execution directly."""
+    timetable_ended: bool = False
+    """No further occurrence will come; always true for a one-shot job."""
+
+
+class QueueCounts(msgspec.Struct, eq=False, gc=False):
+    """How much a queue holds now, and what it has seen since it came into being.
+
+    A queue exists as long as a job of it is kept. `leased` includes running executions.
+    """
+
+    name: str
+    jobs: int = 0
+    scheduled: int = 0
+    leased: int = 0
+    succeeded: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    total_created: int = 0
+    """Executions created, and those that came to each end, since the queue began."""
+    total_succeeded: int = 0
+    total_dead: int = 0
+    total_cancelled: int = 0
+
+
+class Counters(msgspec.Struct, array_like=True, gc=False):
+    """Plain totals since the start of the log, the same on every node."""
+
+    created: int = 0
+    """Executions created, of one-shot and recurring jobs."""
+    duplicates: int = 0
+    """Creates answered with an earlier job: by idempotency key or by request id."""
+    claimed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    expired: int = 0
+    released: int = 0
+    stale: int = 0
+    """Reports refused since the token no longer held, or something else had ended it."""
+    retried: int = 0
+    died: int = 0
+    replayed: int = 0
+    cancelled: int = 0
+    coalesced: int = 0
+    missed: int = 0

@@ -15,13 +15,17 @@ class Verdict(enum.IntEnum):
     DUPLICATE = 1
     """The same report with the same token counted before; nothing changed."""
     STALE = 2
-    """The token is not the latest one granted: somebody else holds, or held, the execution."""
+    """The token holds nothing: another was granted since, or its holder gave it up."""
     FINISHED = 3
-    """The execution is terminal with another outcome than the one reported."""
+    """The execution is terminal with another outcome (or result) than the one reported."""
     UNKNOWN = 4
     """No such execution: never created, or its history has been trimmed."""
     NOT_DEAD = 5
     """A replay of an execution that is not dead."""
+    JOB_CANCELLED = 6
+    """A replay of an execution whose job has been cancelled."""
+    TOO_LARGE = 7
+    """The result is beyond the limit of the state; nothing changed."""
 
 
 class CreateStatus(enum.IntEnum):
@@ -33,7 +37,9 @@ class CreateStatus(enum.IntEnum):
     KEY_REUSED = 2
     """The idempotency key is known with another fingerprint; nothing was created."""
     FULL = 3
-    """The cluster holds as many pending executions as its settings allow."""
+    """The cluster holds as many pending executions, or queues, as it may."""
+    INVALID = 4
+    """The definition is beyond the limits of the state (see `limits`); nothing was created."""
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
@@ -52,7 +58,7 @@ class CancelStatus(enum.IntEnum):
     REQUESTED = 1
     """An execution is leased: its worker is told at its next heartbeat."""
     FINISHED = 2
-    """The job had already ended; nothing changed."""
+    """The job had already ended another way; nothing changed."""
     UNKNOWN = 3
 
 

@@ -1,0 +1,307 @@
+"""The operations on leases: claim, start, the reports of holders, expiry and replay.
+
+A report names the fencing token that it was given. It is accepted iff that token is the
+latest one granted for the execution, the execution is not terminal, and the holder has
+not already ended its hold by another report. So a late report after the lease expired,
+but before anybody else claimed, still counts; after a re-claim it is refused as stale.
+A failure or a release ends the hold: what its holder says later changes nothing.
+"""
+
+from __future__ import annotations
+
+from timeball.cluster.state import limits
+from timeball.cluster.state.backoff import backoff_ms
+from timeball.cluster.state.memory import ClaimRecord
+from timeball.cluster.state.operations import (
+    Claim,
+    Expire,
+    Fail,
+    Failure,
+    Release,
+    Replay,
+    Start,
+    Succeed,
+    Success,
+)
+from timeball.cluster.state.records import Attempt, Execution, ExecutionState, JobState, Outcome
+from timeball.cluster.state.store import Store
+from timeball.cluster.state.transitions import TERMINAL, Event, move
+from timeball.cluster.state.verdicts import Verdict
+
+_SCHEDULED = ExecutionState.SCHEDULED
+_LEASED = ExecutionState.LEASED
+_RUNNING = ExecutionState.RUNNING
+_OPEN = Outcome.OPEN
+
+NON_RETRYABLE = "non_retryable"
+ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+"""Why an execution died: `non_retryable`, or this, a colon and the last outcome."""
+
+_EXHAUSTED_BY = {
+    outcome: f"{ATTEMPTS_EXHAUSTED}:{outcome.name.lower()}"
+    for outcome in (Outcome.FAILED, Outcome.LEASE_EXPIRED, Outcome.TIMED_OUT)
+}
+
+
+def claim(store: Store, operation: Claim) -> list[int]:
+    """Lease what is scheduled and due; 0 for the rest. A remembered request grants nothing new."""
+    wanted = operation.executions
+    request_id = operation.request_id
+    if (
+        not 0 < operation.lease_ms <= limits.MAX_DURATION_MS
+        or len(request_id) > limits.MAX_KEY_CHARS
+    ):
+        return [0] * len(wanted)
+    if request_id:
+        remembered = remembered_claim(store, request_id)
+        if remembered is not None:
+            tokens_by_hold = {(job, nominal_ms): token for job, nominal_ms, token in remembered}
+            return [tokens_by_hold.get(hold, 0) for hold in wanted]
+    worker = operation.worker[: limits.MAX_WORKER_CHARS]
+    tokens = [
+        token if _lease(store, job, nominal_ms, token, worker, operation.lease_ms) else 0
+        for (job, nominal_ms), token in zip(wanted, store.number_tokens(len(wanted)), strict=True)
+    ]
+    if request_id:
+        grants = [(*hold, token) for hold, token in zip(wanted, tokens, strict=True) if token]
+        if grants:
+            store.claims.add(ClaimRecord(request_id, store.log_time_ms, grants))
+    return tokens
+
+
+def remembered_claim(store: Store, request_id: str) -> list[tuple[int, int, int]] | None:
+    """What this claim was granted and still holds, as (job, nominal_ms, token); None if unknown."""
+    record = store.claims.find(request_id, store.log_time_ms, store.settings.claim_memory_ms)
+    if record is None:
+        return None
+    return [grant for grant in record.grants if grant[2] in store.leased]
+
+
+def _lease(
+    store: Store, job_id: int, nominal_ms: int, token: int, worker: str, lease_ms: int
+) -> bool:
+    execution = store.execution(job_id, nominal_ms)
+    if (
+        execution is None
+        or execution.state is not _SCHEDULED
+        or execution.due_ms > store.log_time_ms
+    ):
+        return False
+    store.lease(execution, token)
+    execution.attempts_used += 1
+    store.counters.claimed += 1
+    attempts = execution.attempts
+    if attempts is None:
+        execution.attempts = [Attempt(token, worker, lease_ms, store.log_time_ms)]
+        return True
+    attempt = Attempt(token, worker, lease_ms, store.log_time_ms, number=attempts[-1].number + 1)
+    if len(attempts) >= limits.ATTEMPTS_KEPT:
+        del attempts[0]
+    attempts.append(attempt)
+    return True
+
+
+def start(store: Store, operation: Start) -> list[Verdict]:
+    """Leased → running, by the latest token."""
+    return [_start(store, job, nominal_ms, token) for job, nominal_ms, token in operation.holds]
+
+
+def _start(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
+    execution = store.execution(job_id, nominal_ms)
+    if execution is None:
+        return Verdict.UNKNOWN
+    if token in store.leased and execution.token == token:
+        if execution.state is _RUNNING:
+            return Verdict.DUPLICATE
+        move(execution, Event.START, _RUNNING)
+        _latest_attempt(execution).started_ms = store.log_time_ms
+        return Verdict.ACCEPTED
+    store.counters.stale += 1
+    if execution.token == token and execution.state in TERMINAL:
+        return Verdict.FINISHED
+    return Verdict.STALE
+
+
+def succeed(store: Store, operation: Succeed) -> list[Verdict]:
+    """End executions with their result."""
+    return [_succeed(store, item) for item in operation.items]
+
+
+def _succeed(store: Store, item: Success) -> Verdict:
+    execution = store.execution(item.job, item.nominal_ms)
+    if execution is None:
+        return Verdict.UNKNOWN
+    verdict = _judge(store, execution, item.token, Outcome.SUCCEEDED)
+    if verdict is Verdict.DUPLICATE and execution.result != item.result:
+        store.counters.stale += 1
+        return Verdict.FINISHED
+    if verdict is not Verdict.ACCEPTED:
+        return verdict
+    if len(item.result) > limits.MAX_RESULT_BYTES:
+        return Verdict.TOO_LARGE
+    _close_attempt(store, execution, Outcome.SUCCEEDED, item.started_ms)
+    execution.result = item.result
+    store.finish(execution, Event.SUCCEED, ExecutionState.SUCCEEDED)
+    store.counters.succeeded += 1
+    return verdict
+
+
+def fail(store: Store, operation: Fail) -> list[Verdict]:
+    """End attempts without success: retry later, or die."""
+    return [_fail(store, item) for item in operation.items]
+
+
+def _fail(store: Store, item: Failure) -> Verdict:
+    execution = store.execution(item.job, item.nominal_ms)
+    if execution is None:
+        return Verdict.UNKNOWN
+    verdict = _judge(store, execution, item.token, Outcome.FAILED)
+    if verdict is not Verdict.ACCEPTED:
+        return verdict
+    attempt = _close_attempt(store, execution, Outcome.FAILED, item.started_ms)
+    attempt.error_type = item.error_type[: limits.MAX_ERROR_TYPE_CHARS]
+    attempt.message = item.message[: limits.MAX_ERROR_MESSAGE_CHARS]
+    store.counters.failed += 1
+    _retry_or_die(store, execution, Event.FAIL, attempt, item.retry_after_ms, item.non_retryable)
+    return verdict
+
+
+def release(store: Store, operation: Release) -> list[Verdict]:
+    """Give executions back: due at once, the attempt not counted."""
+    return [_release(store, job, nominal_ms, token) for job, nominal_ms, token in operation.holds]
+
+
+def _release(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
+    execution = store.execution(job_id, nominal_ms)
+    if execution is None:
+        return Verdict.UNKNOWN
+    verdict = _judge(store, execution, token, Outcome.RELEASED)
+    if verdict is not Verdict.ACCEPTED:
+        return verdict
+    _close_attempt(store, execution, Outcome.RELEASED)
+    # A late release may follow a replay, which has given the attempt back already.
+    execution.attempts_used = max(execution.attempts_used - 1, 0)
+    store.counters.released += 1
+    if execution.cancel_requested:
+        store.finish(execution, Event.RELEASE, ExecutionState.CANCELLED)
+        store.counters.cancelled += 1
+    else:
+        store.reschedule(execution, Event.RELEASE, store.log_time_ms)
+    return verdict
+
+
+def expire(store: Store, operation: Expire) -> list[Verdict]:
+    """End leases whose time is over, unless anything committed before has ended them."""
+    return [_expire(store, *hold) for hold in operation.holds]
+
+
+def _expire(store: Store, job_id: int, nominal_ms: int, token: int, timed_out: bool) -> Verdict:
+    execution = store.execution(job_id, nominal_ms)
+    if execution is None:
+        return Verdict.UNKNOWN
+    outcome = Outcome.TIMED_OUT if timed_out else Outcome.LEASE_EXPIRED
+    if execution.token != token or token not in store.leased:
+        attempt = _attempt_of(execution, token)
+        if attempt is not None and attempt.outcome is outcome:
+            return Verdict.DUPLICATE
+        terminal = execution.token == token and execution.state in TERMINAL
+        return Verdict.FINISHED if terminal else Verdict.STALE
+    attempt = _close_attempt(store, execution, outcome)
+    store.counters.expired += 1
+    _retry_or_die(store, execution, Event.EXPIRE, attempt)
+    return Verdict.ACCEPTED
+
+
+def replay(store: Store, operation: Replay) -> list[Verdict]:
+    """Give dead executions a new attempt budget; their attempts stay on record."""
+    return [_replay(store, job, nominal_ms) for job, nominal_ms in operation.executions]
+
+
+def _replay(store: Store, job_id: int, nominal_ms: int) -> Verdict:
+    execution = store.execution(job_id, nominal_ms)
+    if execution is None:
+        return Verdict.UNKNOWN
+    if execution.state is not ExecutionState.DEAD:
+        return Verdict.NOT_DEAD
+    job = execution.job
+    if job.state is JobState.CANCELLED:
+        return Verdict.JOB_CANCELLED
+    job.state = JobState.ACTIVE
+    execution.attempts_used = 0
+    execution.reason = ""
+    store.reschedule(execution, Event.REPLAY, store.log_time_ms)
+    store.counters.replayed += 1
+    return Verdict.ACCEPTED
+
+
+def _judge(store: Store, execution: Execution, token: int, reported: Outcome) -> Verdict:
+    """Whether a holder's report counts; see the head of the module."""
+    if token == execution.token and token:
+        outcome = _latest_attempt(execution).outcome
+        if outcome is reported:
+            return Verdict.DUPLICATE
+        if execution.state in TERMINAL:
+            store.counters.stale += 1
+            return Verdict.FINISHED
+        if outcome in (_OPEN, Outcome.LEASE_EXPIRED, Outcome.TIMED_OUT):
+            return Verdict.ACCEPTED
+    else:
+        earlier = _attempt_of(execution, token)
+        if earlier is not None and earlier.outcome is reported:
+            return Verdict.DUPLICATE
+    store.counters.stale += 1
+    return Verdict.STALE
+
+
+def _retry_or_die(
+    store: Store,
+    execution: Execution,
+    event: Event,
+    attempt: Attempt,
+    retry_after_ms: int = -1,
+    non_retryable: bool = False,
+) -> None:
+    """The one way on after an attempt without success, reported or not."""
+    policy = execution.job.retry
+    if execution.cancel_requested:
+        store.finish(execution, event, ExecutionState.CANCELLED)
+        store.counters.cancelled += 1
+    elif non_retryable or execution.attempts_used >= policy.max_attempts:
+        execution.reason = NON_RETRYABLE if non_retryable else _EXHAUSTED_BY[attempt.outcome]
+        store.finish(execution, event, ExecutionState.DEAD)
+        store.counters.died += 1
+    else:
+        if retry_after_ms < 0:
+            used = execution.attempts_used
+            retry_after_ms = backoff_ms(policy, execution.job.id, execution.nominal_ms, used)
+        delay_ms = min(retry_after_ms, limits.MAX_DURATION_MS)
+        if execution.state is not _SCHEDULED:
+            store.counters.retried += 1
+        due_ms = min(store.log_time_ms + delay_ms, limits.MAX_TIME_MS)
+        store.reschedule(execution, event, due_ms)
+
+
+def _close_attempt(
+    store: Store, execution: Execution, outcome: Outcome, started_ms: int = 0
+) -> Attempt:
+    """Record how the latest attempt ended; `started_ms` is what its worker says (0: nothing)."""
+    attempt = _latest_attempt(execution)
+    attempt.outcome = outcome
+    attempt.finished_ms = store.log_time_ms
+    if started_ms and not attempt.started_ms:
+        # The worker's clock is its own: keep the order of events.
+        attempt.started_ms = min(max(started_ms, attempt.claimed_ms), store.log_time_ms)
+    return attempt
+
+
+def _latest_attempt(execution: Execution) -> Attempt:
+    attempts = execution.attempts
+    assert attempts is not None, "a token was granted, so there is an attempt"
+    return attempts[-1]
+
+
+def _attempt_of(execution: Execution, token: int) -> Attempt | None:
+    for attempt in reversed(execution.attempts or ()):
+        if attempt.token == token:
+            return attempt
+    return None

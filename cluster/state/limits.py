@@ -1,0 +1,37 @@
+"""The bounds that `apply` itself enforces, whatever reaches it through the log.
+
+The edges refuse or clip earlier and say so in words; these are the last line, the
+same on every node and therefore part of the replicated rules.
+"""
+
+from __future__ import annotations
+
+MAX_TIME_MS = 253_402_300_799_999
+"""The end of the year 9999 (UTC): no instant in the state is later."""
+
+MAX_DURATION_MS = 10 * 366 * 86_400_000
+"""Ten years: no delay, lease, timeout or backoff is longer."""
+
+MAX_QUEUE_CHARS = 200
+MAX_QUEUES = 10_000
+"""Queues that hold at least one kept job, at one moment."""
+MAX_PAYLOAD_BYTES = 1_048_576
+MAX_RESULT_BYTES = 1_048_576
+MAX_KEY_CHARS = 256
+"""Idempotency keys, partition keys and request ids."""
+MAX_FINGERPRINT_BYTES = 64
+MAX_WORKER_CHARS = 200
+MAX_ERROR_TYPE_CHARS = 200
+MAX_ERROR_MESSAGE_CHARS = 2_000
+MAX_PRIORITY = 1_000_000
+"""Priorities lie between minus and plus this."""
+MAX_ATTEMPTS = 2**31 - 1
+MAX_MULTIPLIER_PCT = 10_000
+MAX_OCCURRENCES_PER_ADVANCE = 1_000
+MAX_SETTING = 10**12
+
+ATTEMPTS_KEPT = 25
+"""Of an execution's attempts, the latest so many are kept; the numbers tell of the rest."""
+
+TRIM_STEP = 256
+"""An entry trims at most so many old records of a kind, beyond as many as it touched."""

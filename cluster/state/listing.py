@@ -1,0 +1,93 @@
+"""Pages of records, newest first, by cursor.
+
+A cursor names the last record seen, by its place in an order that never changes, so
+records that come or go meanwhile neither repeat nor hide others. One call looks at a
+bounded number of records: a page may be short, even empty, and still have a next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Generic, TypeVar
+
+import msgspec
+from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState
+from timeball.cluster.state.store import Store
+
+MOST_LOOKED_AT = 10_000
+"""Records that one call looks at, whatever its filters let through."""
+
+R = TypeVar("R")
+C = TypeVar("C")
+
+
+class Page(msgspec.Struct, Generic[R, C]):
+    """Some records and the cursor to go on from; `next_after` is None at the end."""
+
+    items: list[R]
+    next_after: C | None
+
+
+def list_jobs(
+    store: Store, after: int | None, limit: int, queue: str | None, state: JobState | None
+) -> Page[Job, int]:
+    """Jobs by falling id, from below `after` on."""
+    upto = None if after is None else after - 1
+    found = ((job, job.id) for job in store.jobs.newest_first(upto))
+
+    def wanted(job: Job) -> bool:
+        return (queue is None or job.queue == queue) and (state is None or job.state is state)
+
+    return _page(((job, cursor, wanted(job)) for job, cursor in found), limit)
+
+
+def list_executions(
+    store: Store,
+    after: tuple[int, int] | None,
+    limit: int,
+    queue: str | None,
+    state: ExecutionState | None,
+) -> Page[Execution, tuple[int, int]]:
+    """Executions by falling (job id, nominal time), from below `after` on."""
+
+    def found() -> Iterator[tuple[Execution, tuple[int, int], bool]]:
+        for job in store.jobs.newest_first(None if after is None else after[0]):
+            in_queue = queue is None or job.queue == queue
+            for execution in reversed(store.executions_of(job)):
+                place = (job.id, execution.nominal_ms)
+                if after is None or place < after:
+                    yield execution, place, in_queue and state in (None, execution.state)
+
+    return _page(found(), limit)
+
+
+def list_dead(
+    store: Store, after: tuple[int, int] | None, limit: int, queue: str | None
+) -> Page[Execution, tuple[int, int]]:
+    """Dead executions by falling (time of death, sequence), from below `after` on."""
+
+    def found() -> Iterator[tuple[Execution, tuple[int, int], bool]]:
+        # The order of deaths is the order of their log-times; within one of these, sort.
+        for ended_ms, dead in groupby(reversed(store.dead), key=lambda one: one.finished_ms):
+            if after is not None and ended_ms > after[0]:
+                continue
+            for execution in sorted(dead, key=lambda one: one.sequence, reverse=True):
+                place = (ended_ms, execution.sequence)
+                if after is None or place < after:
+                    yield execution, place, queue is None or execution.job.queue == queue
+
+    return _page(found(), limit)
+
+
+def _page(found: Iterable[tuple[R, C, bool]], limit: int) -> Page[R, C]:
+    assert limit >= 1
+    items: list[R] = []
+    cursor: C | None = None
+    for looked_at, (record, place, wanted) in enumerate(found):
+        if len(items) == limit or looked_at == MOST_LOOKED_AT:
+            return Page(items, cursor)
+        cursor = place
+        if wanted:
+            items.append(record)
+    return Page(items, None)

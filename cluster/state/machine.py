@@ -1,0 +1,249 @@
+"""The replicated state machine: one committed entry in, verdicts out.
+
+Pure and deterministic: no clock, no random number, no input or output. Every node that
+applies the same entries holds the same state, byte for byte (`digest`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from timeball.cluster.state import jobs, leases, limits, listing, snapshot
+from timeball.cluster.state.operations import (
+    NUMBERED_PER_ENTRY,
+    AdvanceTimetables,
+    CancelJobs,
+    Claim,
+    ClusterSettings,
+    CreateJobs,
+    Entry,
+    Expire,
+    Fail,
+    Lead,
+    Release,
+    Replay,
+    Start,
+    Succeed,
+    decode_entry,
+)
+from timeball.cluster.state.records import (
+    Counters,
+    Execution,
+    ExecutionState,
+    Job,
+    JobState,
+    QueueCounts,
+)
+from timeball.cluster.state.retention import trim
+from timeball.cluster.state.store import Store
+from timeball.wheel import TimeBuckets
+
+
+class Applied(msgspec.Struct, gc=False):
+    """What applying one entry did.
+
+    `halt` is None, or why this node must stop: it could not apply the entry as the others
+    do. `verdicts` holds one answer per operation, in order. `touched` holds the records
+    whose timers are to be derived again: executions that were scheduled, leased or ended,
+    jobs whose timetable moved or ended. A record may be in it more than once; its state
+    is the one after the whole entry.
+    """
+
+    halt: str | None
+    verdicts: list[object]
+    touched: list[Execution | Job]
+
+
+def _lead(store: Store, operation: Lead) -> str | None:
+    settings = operation.settings
+    for name in ClusterSettings.__struct_fields__:
+        if not 0 <= getattr(settings, name) <= limits.MAX_SETTING:
+            return f"{name} must be between 0 and {limits.MAX_SETTING}; the settings stay"
+    store.settings = settings
+    return None
+
+
+_RULES: dict[type, Callable[[Store, Any], object]] = {
+    CreateJobs: jobs.create_jobs,
+    CancelJobs: jobs.cancel_jobs,
+    Claim: leases.claim,
+    Start: leases.start,
+    Succeed: leases.succeed,
+    Fail: leases.fail,
+    Release: leases.release,
+    Expire: leases.expire,
+    AdvanceTimetables: jobs.advance_timetables,
+    Replay: leases.replay,
+    Lead: _lead,
+}
+
+
+class StateMachine:
+    """The state of the cluster, changed by `apply` and `load` alone.
+
+    The collections that it shows (`pending`, `leased`, …) are read-only to everyone else,
+    and are others after `load`: fetch them anew each time.
+    """
+
+    def __init__(self) -> None:
+        """An empty state, before the first entry of the log (index 1 or higher)."""
+        self._store = Store()
+        self.halted: str | None = None
+        """Why no further entry is applied; None while all is well."""
+
+    def apply(self, index: int, entry: bytes) -> Applied:
+        """Apply the committed entry at `index`; never raises.
+
+        Indexes rise by one, from any first one. Whatever keeps this node from applying
+        the entry as the others do (an operation it does not know, a gap, a defect) halts
+        it for good: a state that may differ must not go on.
+        """
+        if self.halted is None:
+            # The only broad catch: an unforeseen error becomes the answer, and a full stop.
+            try:
+                self.halted = self._obstacle(index)
+                if self.halted is None:
+                    return self._apply(index, decode_entry(entry))
+            except Exception as error:  # noqa: BLE001
+                self.halted = f"entry {index}: {type(error).__name__}: {error}"
+        return Applied(self.halted, [], [])
+
+    def _obstacle(self, index: int) -> str | None:
+        previous = self._store.applied_index
+        if index < 1 or (previous and index != previous + 1):
+            return f"entry {index} does not follow entry {previous}"
+        return None
+
+    def _apply(self, index: int, entry: Entry) -> Applied:
+        self.halted = _beyond_limits(index, entry)
+        if self.halted is not None:
+            return Applied(self.halted, [], [])
+        store = self._store
+        store.begin_entry(index, entry.log_time_ms)
+        verdicts = [_RULES[type(operation)](store, operation) for operation in entry.operations]
+        trim(store)
+        return Applied(None, verdicts, store.touched)
+
+    @property
+    def settings(self) -> ClusterSettings:
+        """The cluster's settings, as the latest leader gave them."""
+        return self._store.settings
+
+    @property
+    def log_time_ms(self) -> int:
+        """The log-time of the latest entry, epoch milliseconds."""
+        return self._store.log_time_ms
+
+    @property
+    def applied_index(self) -> int:
+        """The index of the latest entry applied; 0 before the first."""
+        return self._store.applied_index
+
+    @property
+    def counters(self) -> Counters:
+        """Totals since the start of the log."""
+        return self._store.counters
+
+    @property
+    def queues(self) -> Mapping[str, QueueCounts]:
+        """What each queue holds, by name."""
+        return self._store.queues
+
+    @property
+    def pending(self) -> TimeBuckets[Execution]:
+        """Every scheduled execution by its due time."""
+        return self._store.pending
+
+    @property
+    def timetables(self) -> TimeBuckets[Job]:
+        """Every job whose timetable goes on, by the nominal time at which it stands."""
+        return self._store.timetables
+
+    @property
+    def leased(self) -> Mapping[int, Execution]:
+        """Every leased or running execution by its token, in the order of the grants."""
+        return self._store.leased
+
+    def job(self, job_id: int) -> Job | None:
+        """The job of this id; None if there never was one, or it has been trimmed."""
+        return self._store.jobs.get(job_id)
+
+    def execution(self, job_id: int, nominal_ms: int) -> Execution | None:
+        """The execution of this identity; None if there never was one, or it was trimmed."""
+        return self._store.execution(job_id, nominal_ms)
+
+    def executions_of(self, job: Job) -> Sequence[Execution]:
+        """The kept executions of a job by nominal time."""
+        return self._store.executions_of(job)
+
+    def remembered_claim(self, request_id: str) -> Sequence[tuple[int, int, int]] | None:
+        """What the claim of this request id still holds, as (job, nominal_ms, token).
+
+        None if no such claim is remembered; empty if all that it got has ended since.
+        """
+        return leases.remembered_claim(self._store, request_id)
+
+    def list_jobs(
+        self,
+        *,
+        after: int | None = None,
+        limit: int = 100,
+        queue: str | None = None,
+        state: JobState | None = None,
+    ) -> listing.Page[Job, int]:
+        """Jobs, newest first, beyond the cursor `after`."""
+        return listing.list_jobs(self._store, after, limit, queue, state)
+
+    def list_executions(
+        self,
+        *,
+        after: tuple[int, int] | None = None,
+        limit: int = 100,
+        queue: str | None = None,
+        state: ExecutionState | None = None,
+    ) -> listing.Page[Execution, tuple[int, int]]:
+        """Executions, those of the newest jobs first, then by falling nominal time."""
+        return listing.list_executions(self._store, after, limit, queue, state)
+
+    def list_dead(
+        self,
+        *,
+        after: tuple[int, int] | None = None,
+        limit: int = 100,
+        queue: str | None = None,
+    ) -> listing.Page[Execution, tuple[int, int]]:
+        """Dead executions, the latest dead first."""
+        return listing.list_dead(self._store, after, limit, queue)
+
+    def dump(self) -> Iterator[bytes]:
+        """The whole state as a stream of chunks; no entry may be applied until it ends."""
+        return snapshot.dump(self._store)
+
+    def load(self, chunks: Iterable[bytes]) -> None:
+        """Become the state of a dump. Raises `ValueError`, unchanged, if it is not sound."""
+        self._store = snapshot.load(chunks)
+        self.halted = None
+
+    def digest(self) -> str:
+        """BLAKE2b of the dump in hex: equal on nodes that hold the same state."""
+        return snapshot.digest(self._store)
+
+
+def _beyond_limits(index: int, entry: Entry) -> str | None:
+    """Why an entry must not be applied at all, although each operation is known."""
+    if entry.log_time_ms > limits.MAX_TIME_MS:
+        return f"entry {index}: log-time {entry.log_time_ms} is beyond the year 9999"
+    created = claimed = 0
+    for operation in entry.operations:
+        if isinstance(operation, CreateJobs):
+            created += len(operation.jobs)
+        elif isinstance(operation, Claim):
+            claimed += len(operation.executions)
+    if max(created, claimed) > NUMBERED_PER_ENTRY:
+        return (
+            f"entry {index} numbers {created} jobs and {claimed} leases;"
+            f" an entry may number {NUMBERED_PER_ENTRY} of a kind"
+        )
+    return None

@@ -1,0 +1,107 @@
+"""What the state remembers for a while: idempotency keys, requests and claims.
+
+Each memory forgets by log-time and by size, oldest first, a bounded number per entry.
+A record that is too old counts as forgotten even before its turn to be removed, so the
+window is exact. The lookup is spread over many small dicts, because one large dict
+rebuilds in one go, on all nodes at the same entry. Which small dict a key is in
+depends on the process's string hashing; nothing that can be seen does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+from timeball.cluster.state.verdicts import Created
+
+_SHARDS = 256
+
+
+class Remembered(msgspec.Struct, array_like=True, eq=False, gc=False):
+    """Something known by a key since a log-time (epoch ms)."""
+
+    key: str
+    since_ms: int
+
+    def weight(self) -> int:
+        """Its share of the memory's limit."""
+        return 1
+
+
+class KeyRecord(Remembered):
+    """An idempotency key, the fingerprint of its request and the job that it made."""
+
+    fingerprint: bytes
+    job: int
+    nominal_ms: int
+
+
+class RequestRecord(Remembered):
+    """A request id of `CreateJobs` and the answer."""
+
+    answer: list[Created]
+
+    def weight(self) -> int:
+        """The number of jobs answered for."""
+        return len(self.answer)
+
+
+class ClaimRecord(Remembered):
+    """A request id of `Claim` and its grants as (job, nominal_ms, token)."""
+
+    grants: list[tuple[int, int, int]]
+
+    def weight(self) -> int:
+        """The number of leases granted."""
+        return len(self.grants)
+
+
+R = TypeVar("R", bound=Remembered)
+
+
+class Memory(Generic[R]):
+    """Records by key, forgotten oldest first."""
+
+    __slots__ = ("_order", "_shards", "total")
+
+    def __init__(self) -> None:
+        self._order: deque[R] = deque()
+        self._shards: list[dict[str, R]] = [{} for _ in range(_SHARDS)]
+        self.total = 0
+        """The sum of the weights held."""
+
+    def __iter__(self) -> Iterator[R]:
+        """Oldest first."""
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def find(self, key: str, now_ms: int, window_ms: int) -> R | None:
+        """The record of `key`, unless it is `window_ms` old or older."""
+        record = self._shards[hash(key) % _SHARDS].get(key)
+        if record is None or record.since_ms + window_ms <= now_ms:
+            return None
+        return record
+
+    def add(self, record: R) -> None:
+        """Remember a record that is not older than any other; it hides one of the same key."""
+        self._shards[hash(record.key) % _SHARDS][record.key] = record
+        self._order.append(record)
+        self.total += record.weight()
+
+    def trim(self, now_ms: int, window_ms: int, limit: int, steps: int) -> None:
+        """Forget what is too old or beyond `limit`, at most `steps` records."""
+        order = self._order
+        while steps > 0 and order:
+            oldest = order[0]
+            if self.total <= limit and oldest.since_ms + window_ms > now_ms:
+                return
+            order.popleft()
+            self.total -= oldest.weight()
+            shard = self._shards[hash(oldest.key) % _SHARDS]
+            if shard.get(oldest.key) is oldest:
+                del shard[oldest.key]
+            steps -= 1

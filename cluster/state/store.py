@@ -1,0 +1,310 @@
+"""Everything that the state machine holds, and the indexes that follow from it.
+
+The store keeps records and indexes in step; the rules of the operations are in the
+modules named after their nouns and change records only through it. Jobs are spread
+over small dicts by range of id: one large dict rebuilds in one go, on all nodes at the
+same entry.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+
+import msgspec
+from timeball.cluster.state import transitions
+from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
+from timeball.cluster.state.operations import NUMBERED_PER_ENTRY, ClusterSettings, RetryPolicy
+from timeball.cluster.state.records import (
+    Counters,
+    Execution,
+    ExecutionState,
+    Job,
+    JobState,
+    QueueCounts,
+)
+from timeball.cluster.state.transitions import TERMINAL, Event
+from timeball.wheel import TimeBuckets
+
+_SHARD_BITS = 17
+_BUCKET_MS = 1_000
+_POLICIES_SHARED = 1_024
+NO_EXECUTIONS: dict[int, Execution] = {}
+"""What a one-shot job holds before and after its execution; never changed."""
+
+_SCHEDULED = ExecutionState.SCHEDULED
+_LEASED = ExecutionState.LEASED
+_RUNNING = ExecutionState.RUNNING
+_SUCCEEDED = ExecutionState.SUCCEEDED
+_DEAD = ExecutionState.DEAD
+_CANCELLED = ExecutionState.CANCELLED
+
+
+class JobMap:
+    """Jobs by id. Ids are added in rising order, so the order of time is kept for free."""
+
+    __slots__ = ("_count", "_keys", "_shards")
+
+    def __init__(self) -> None:
+        self._shards: dict[int, dict[int, Job]] = {}
+        self._keys: list[int] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, job_id: int) -> Job | None:
+        """The job of this id."""
+        shard = self._shards.get(job_id >> _SHARD_BITS)
+        return None if shard is None else shard.get(job_id)
+
+    def add(self, job: Job) -> None:
+        """Add a job whose id is higher than all before."""
+        key = job.id >> _SHARD_BITS
+        shard = self._shards.get(key)
+        if shard is None:
+            assert not self._keys or self._keys[-1] < key, "job ids must rise"
+            shard = self._shards[key] = {}
+            self._keys.append(key)
+        assert job.id not in shard, "job ids must be new"
+        shard[job.id] = job
+        self._count += 1
+
+    def remove(self, job: Job) -> None:
+        """Remove a job that is here."""
+        key = job.id >> _SHARD_BITS
+        shard = self._shards[key]
+        del shard[job.id]
+        self._count -= 1
+        if not shard:
+            del self._shards[key]
+            del self._keys[bisect_left(self._keys, key)]
+
+    def oldest_first(self) -> Iterator[Job]:
+        """All jobs by rising id; the map must not change meanwhile."""
+        for key in self._keys:
+            yield from self._shards[key].values()
+
+    def newest_first(self, upto: int | None = None) -> Iterator[Job]:
+        """Jobs by falling id, from `upto` (inclusive) on; the map must not change meanwhile."""
+        position = len(self._keys)
+        if upto is not None:
+            position = bisect_left(self._keys, (upto >> _SHARD_BITS) + 1)
+        for at in range(position - 1, -1, -1):
+            for job in reversed(self._shards[self._keys[at]].values()):
+                if upto is None or job.id <= upto:
+                    yield job
+
+
+class EndedJob(msgspec.Struct, eq=False, gc=False):
+    """A recurring job that ended when it held no execution: kept for a while like one."""
+
+    job: Job
+    finished_ms: int
+
+
+class Store:
+    """The whole replicated state, with its derived indexes."""
+
+    def __init__(self) -> None:
+        self.settings = ClusterSettings()
+        self.applied_index = 0
+        self.log_time_ms = 0
+        self.sequence = 0
+        """Executions created so far."""
+        self.counters = Counters()
+        self.jobs = JobMap()
+        self.keys: Memory[KeyRecord] = Memory()
+        self.requests: Memory[RequestRecord] = Memory()
+        self.claims: Memory[ClaimRecord] = Memory()
+        self.finished: deque[Execution | EndedJob] = deque()
+        """What retention drops, in the order in which it ended; dead executions apart."""
+        self.dead: OrderedDict[Execution, None] = OrderedDict()
+        """Dead executions in the order in which they died."""
+        # Derived from the records:
+        self.pending: TimeBuckets[Execution] = TimeBuckets(_BUCKET_MS)
+        self.timetables: TimeBuckets[Job] = TimeBuckets(_BUCKET_MS)
+        self.leased: dict[int, Execution] = {}
+        """Leased and running executions by token, that is, in the order of their grants."""
+        self.queues: dict[str, QueueCounts] = {}
+        self._policies: dict[RetryPolicy, RetryPolicy] = {}
+        # Only within one entry:
+        self.touched: list[Execution | Job] = []
+        self._next_job = 0
+        self._next_token = 0
+
+    def begin_entry(self, index: int, log_time_ms: int) -> None:
+        """Enter the entry at `index`; log-time never goes back."""
+        self.applied_index = index
+        self.log_time_ms = max(self.log_time_ms, log_time_ms)
+        self.touched = []
+        self._next_job = self._next_token = index * NUMBERED_PER_ENTRY
+
+    def number_job(self) -> int:
+        """A new job id."""
+        self._next_job += 1
+        return self._next_job - 1
+
+    def number_tokens(self, count: int) -> range:
+        """That many new fencing tokens (rising)."""
+        first = self._next_token
+        self._next_token += count
+        return range(first, first + count)
+
+    def share_policy(self, policy: RetryPolicy) -> RetryPolicy:
+        """An equal policy that other jobs use too: most jobs have one of a few."""
+        shared = self._policies.get(policy)
+        if shared is None:
+            if len(self._policies) >= _POLICIES_SHARED:
+                self._policies.clear()
+            shared = self._policies[policy] = policy
+        return shared
+
+    def execution(self, job_id: int, nominal_ms: int) -> Execution | None:
+        """The execution of this identity."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            return None
+        executions = job.executions
+        if isinstance(executions, dict):
+            return executions.get(nominal_ms)
+        return executions if executions.nominal_ms == nominal_ms else None
+
+    def executions_of(self, job: Job) -> list[Execution]:
+        """The kept executions of a job by nominal time."""
+        executions = job.executions
+        return list(executions.values()) if isinstance(executions, dict) else [executions]
+
+    def add_job(self, job: Job) -> None:
+        """Add a job without executions. Its queue comes into being if need be."""
+        counts = self.queues.get(job.queue)
+        if counts is None:
+            counts = self.queues[job.queue] = QueueCounts(job.queue)
+        counts.jobs += 1
+        job.queue = counts.name
+        self.jobs.add(job)
+        if not job.timetable_ended:
+            self.timetables.add(job.planned_ms, job)
+
+    def add_execution(self, job: Job, nominal_ms: int) -> Execution:
+        """Create the occurrence of `job` at `nominal_ms`, scheduled for then."""
+        self.sequence += 1
+        execution = Execution(job, nominal_ms, nominal_ms, self.sequence)
+        if job.timetable is None:
+            job.executions = execution
+        else:
+            assert isinstance(job.executions, dict)
+            job.executions[nominal_ms] = execution
+        self.pending.add(nominal_ms, execution)
+        counts = self.queues[job.queue]
+        counts.scheduled += 1
+        counts.total_created += 1
+        self.counters.created += 1
+        self.touched.append(execution)
+        return execution
+
+    def lease(self, execution: Execution, token: int) -> None:
+        """Scheduled → leased under a new token."""
+        transitions.move(execution, Event.CLAIM, _LEASED)
+        self.pending.discard(execution.due_ms, execution)
+        execution.token = token
+        self.leased[token] = execution
+        counts = self.queues[execution.job.queue]
+        counts.scheduled -= 1
+        counts.leased += 1
+        self.touched.append(execution)
+
+    def reschedule(self, execution: Execution, event: Event, due_ms: int) -> None:
+        """Back to scheduled, not to be handed out before `due_ms`."""
+        counts = self.queues[execution.job.queue]
+        self._leave(execution, counts)
+        transitions.move(execution, event, _SCHEDULED)
+        # One integer object for both, where they are equal, saves memory.
+        execution.due_ms = execution.nominal_ms if due_ms == execution.nominal_ms else due_ms
+        self.pending.add(due_ms, execution)
+        counts.scheduled += 1
+        self.touched.append(execution)
+
+    def finish(self, execution: Execution, event: Event, target: ExecutionState) -> None:
+        """To a terminal state; the job ends with it if nothing else is to come."""
+        counts = self.queues[execution.job.queue]
+        self._leave(execution, counts)
+        transitions.move(execution, event, target)
+        execution.finished_ms = self.log_time_ms
+        if target is _DEAD:
+            self.dead[execution] = None
+            counts.dead += 1
+            counts.total_dead += 1
+        else:
+            self.finished.append(execution)
+            if target is _SUCCEEDED:
+                counts.succeeded += 1
+                counts.total_succeeded += 1
+            else:
+                counts.cancelled += 1
+                counts.total_cancelled += 1
+        self.touched.append(execution)
+        job = execution.job
+        if job.timetable_ended and job.state is JobState.ACTIVE:
+            self.complete_if_idle(job)
+
+    def _leave(self, execution: Execution, counts: QueueCounts) -> None:
+        """Take an execution out of the index of the state that it is about to leave."""
+        state = execution.state
+        if state is _SCHEDULED:
+            self.pending.discard(execution.due_ms, execution)
+            counts.scheduled -= 1
+        elif state is _LEASED or state is _RUNNING:
+            del self.leased[execution.token]
+            counts.leased -= 1
+        else:
+            assert state is _DEAD, "only a dead execution leaves a terminal state"
+            del self.dead[execution]
+            counts.dead -= 1
+            execution.finished_ms = 0
+
+    def end_timetable(self, job: Job) -> None:
+        """No further occurrence will come."""
+        if not job.timetable_ended:
+            self.timetables.discard(job.planned_ms, job)
+            job.timetable_ended = True
+            self.touched.append(job)
+            if not job.executions:
+                self.finished.append(EndedJob(job, self.log_time_ms))
+
+    def complete_if_idle(self, job: Job) -> None:
+        """Complete an active job whose timetable has ended, once nothing is under way."""
+        if all(execution.state in TERMINAL for execution in self.executions_of(job)):
+            job.state = JobState.COMPLETED
+
+    def drop_execution(self, execution: Execution) -> None:
+        """Forget a terminal execution that no order of retention holds any more.
+
+        The job goes with its last execution if it has ended. Job and execution refer to
+        each other and the collector does not see them: the ring is opened here.
+        """
+        job = execution.job
+        counts = self.queues[job.queue]
+        if execution.state is _SUCCEEDED:
+            counts.succeeded -= 1
+        elif execution.state is _DEAD:
+            counts.dead -= 1
+        else:
+            counts.cancelled -= 1
+        if isinstance(job.executions, dict):
+            del job.executions[execution.nominal_ms]
+        else:
+            job.executions = NO_EXECUTIONS
+        if not job.executions and job.state is not JobState.ACTIVE:
+            self.drop_job(job)
+
+    def drop_job(self, job: Job) -> None:
+        """Forget an ended job that holds no execution."""
+        assert not job.executions
+        assert job.state is not JobState.ACTIVE
+        self.jobs.remove(job)
+        counts = self.queues[job.queue]
+        counts.jobs -= 1
+        if counts.jobs == 0:
+            del self.queues[job.queue]

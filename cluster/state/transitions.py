@@ -1,0 +1,114 @@
+"""The life of an execution as one table: which event moves it from where to where.
+
+`move` is the only code that sets `Execution.state`, and it refuses whatever the table
+does not hold. The diagram in the documentation is drawn from the same table:
+``python -m timeball.cluster.state.transitions`` prints it.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from typing import NamedTuple
+
+from timeball.cluster.state.records import Execution, ExecutionState
+
+
+class Event(enum.IntEnum):
+    """What happens to an execution; each is an operation of the log."""
+
+    CLAIM = 0
+    START = 1
+    SUCCEED = 2
+    FAIL = 3
+    RELEASE = 4
+    EXPIRE = 5
+    CANCEL = 6
+    REPLAY = 7
+
+
+class Transition(NamedTuple):
+    """One row: `event` takes an execution from `source` to `target` if `guard` holds."""
+
+    source: ExecutionState
+    event: Event
+    target: ExecutionState
+    guard: str
+
+
+_SCHEDULED = ExecutionState.SCHEDULED
+_LEASED = ExecutionState.LEASED
+_RUNNING = ExecutionState.RUNNING
+_SUCCEEDED = ExecutionState.SUCCEEDED
+_DEAD = ExecutionState.DEAD
+_CANCELLED = ExecutionState.CANCELLED
+
+_HOLDER = "by the latest token"
+_LATE = "by the latest token, late: lease ended, not claimed since"
+_RETRY = "attempts left"
+_EXHAUSTED = "no attempts left, or not retryable"
+_CANCEL_ASKED = "cancel was requested"
+
+TRANSITIONS: tuple[Transition, ...] = (
+    Transition(_SCHEDULED, Event.CLAIM, _LEASED, "due by log-time"),
+    Transition(_SCHEDULED, Event.SUCCEED, _SUCCEEDED, _LATE),
+    Transition(_SCHEDULED, Event.FAIL, _SCHEDULED, f"{_LATE}, {_RETRY}"),
+    Transition(_SCHEDULED, Event.FAIL, _DEAD, f"{_LATE}, {_EXHAUSTED}"),
+    Transition(_SCHEDULED, Event.RELEASE, _SCHEDULED, _LATE),
+    Transition(_SCHEDULED, Event.CANCEL, _CANCELLED, ""),
+    Transition(_LEASED, Event.START, _RUNNING, _HOLDER),
+    Transition(_LEASED, Event.SUCCEED, _SUCCEEDED, _HOLDER),
+    Transition(_LEASED, Event.FAIL, _SCHEDULED, _RETRY),
+    Transition(_LEASED, Event.FAIL, _DEAD, _EXHAUSTED),
+    Transition(_LEASED, Event.FAIL, _CANCELLED, _CANCEL_ASKED),
+    Transition(_LEASED, Event.RELEASE, _SCHEDULED, "attempt not counted"),
+    Transition(_LEASED, Event.RELEASE, _CANCELLED, _CANCEL_ASKED),
+    Transition(_LEASED, Event.EXPIRE, _SCHEDULED, _RETRY),
+    Transition(_LEASED, Event.EXPIRE, _DEAD, _EXHAUSTED),
+    Transition(_LEASED, Event.EXPIRE, _CANCELLED, _CANCEL_ASKED),
+    Transition(_RUNNING, Event.SUCCEED, _SUCCEEDED, _HOLDER),
+    Transition(_RUNNING, Event.FAIL, _SCHEDULED, _RETRY),
+    Transition(_RUNNING, Event.FAIL, _DEAD, _EXHAUSTED),
+    Transition(_RUNNING, Event.FAIL, _CANCELLED, _CANCEL_ASKED),
+    Transition(_RUNNING, Event.RELEASE, _SCHEDULED, "attempt not counted"),
+    Transition(_RUNNING, Event.RELEASE, _CANCELLED, _CANCEL_ASKED),
+    Transition(_RUNNING, Event.EXPIRE, _SCHEDULED, _RETRY),
+    Transition(_RUNNING, Event.EXPIRE, _DEAD, _EXHAUSTED),
+    Transition(_RUNNING, Event.EXPIRE, _CANCELLED, _CANCEL_ASKED),
+    Transition(_DEAD, Event.REPLAY, _SCHEDULED, "new attempt budget"),
+)
+
+TERMINAL = frozenset(
+    {_SUCCEEDED, _DEAD, _CANCELLED, ExecutionState.SKIPPED},
+)
+"""States in which no report is accepted any more; a dead execution may be replayed."""
+
+_ALLOWED = frozenset((row.source, row.event, row.target) for row in TRANSITIONS)
+
+
+class IllegalTransitionError(RuntimeError):
+    """The state machine tried a move that the table does not hold: a bug, never an input."""
+
+
+def move(execution: Execution, event: Event, target: ExecutionState) -> None:
+    """Set the state of `execution`; raises `IllegalTransitionError` if the table forbids it."""
+    source = execution.state
+    if (source, event, target) not in _ALLOWED:
+        raise IllegalTransitionError(f"{event.name} may not move {source.name} to {target.name}")
+    execution.state = target
+
+
+def render_mermaid() -> str:
+    """The table as a Mermaid state diagram, one arrow per row."""
+    lines = ["stateDiagram-v2", "    [*] --> scheduled: create"]
+    for source, event, target, guard in TRANSITIONS:
+        label = event.name.lower() + (f" ({guard})" if guard else "")
+        lines.append(f"    {source.name.lower()} --> {target.name.lower()}: {label}")
+    leaving = {row.source for row in TRANSITIONS}
+    reached = {row.target for row in TRANSITIONS}
+    lines += [f"    {state.name.lower()} --> [*]" for state in sorted(reached - leaving)]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_mermaid())
