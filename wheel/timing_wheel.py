@@ -5,6 +5,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
+from msgspec import Struct
+
 T = TypeVar("T")
 
 # One entry a level; the last one is the overflow, which has no last slot.
@@ -18,23 +20,25 @@ _WHEEL_BITS: Final = _SHIFTS[_OVERFLOW]
 # Level by the number of low bits in which a due time differs from the wheel's time.
 _LEVEL_OF_BITS: Final = (*[0] * 9, *[1] * 6, *[2] * 6, *[3] * 6)
 
+# By level: (shift, mask, first slot), all that is needed to number a slot.
+_WHEEL_LEVELS: Final = tuple(zip(_SHIFTS, _MASKS, _FIRST_SLOTS, strict=False))
+# The same by number of bits, when levels below the floor (the index) are closed.
+_PLACES: Final = tuple(
+    tuple(_WHEEL_LEVELS[max(level, floor)] for level in _LEVEL_OF_BITS)
+    for floor in range(_OVERFLOW)
+)
+
 _STALE_ENTRIES_ALLOWED: Final = 64
 
 
-class Timer(Generic[T]):
+class Timer(Struct, Generic[T], eq=False, frozen=True, gc=False):
     """The handle of one inserted item: a name for `TimingWheel.cancel`.
 
     Equal only to itself, and without a reference to the item, so an item may
     keep its own timer and no cycle arises.
     """
 
-    __slots__ = ("due_ms",)
-
-    def __init__(self, due_ms: int) -> None:
-        self.due_ms: Final = due_ms
-
-    def __repr__(self) -> str:
-        return f"Timer(due_ms={self.due_ms})"
+    due_ms: int
 
 
 class TimingWheel(Generic[T]):
@@ -101,13 +105,15 @@ class TimingWheel(Generic[T]):
         "_late_inserts",
         "_moves_limit",
         "_occupied",
+        "_places",
         "_run",
         "_run_at",
         "_slots",
         "_time",
+        "_wheel_bits",
     )
 
-    def __init__(self, now_ms: int, *, moves_limit: int = 20_000) -> None:
+    def __init__(self, now_ms: int, *, moves_limit: int = 5000) -> None:
         """Start an empty wheel at `now_ms` (epoch milliseconds, not negative).
 
         `moves_limit` bounds how many items one `advance` cascades, and thereby
@@ -128,7 +134,7 @@ class TimingWheel(Generic[T]):
         self._late_inserts = 0
         # While a slot of level L is being cascaded in steps, _floor is L: what
         # falls due within it still goes into it, behind those who came first.
-        self._floor = 0
+        self._set_floor(0)
         # The timers of the slot under way, as they stood when its run began,
         # and how many of them are done.
         self._run: list[Timer[T]] = []
@@ -151,19 +157,18 @@ class TimingWheel(Generic[T]):
         """
         timer: Timer[T] = Timer(due_ms)
         self._count += 1
-        if due_ms < self._time:
+        time = self._time
+        if due_ms < time:
             self._late_inserts += 1
             self._late[timer] = item
             heappush(self._late_heap, (due_ms, self._late_inserts, timer))
             return timer
-        bits = (due_ms ^ self._time).bit_length()
-        level = _LEVEL_OF_BITS[bits] if bits <= _WHEEL_BITS else _OVERFLOW
-        if level < self._floor:
-            level = self._floor
-        if level == _OVERFLOW:
+        bits = (due_ms ^ time).bit_length()
+        if bits > self._wheel_bits:
             self._block(due_ms >> _WHEEL_BITS)[timer] = item
             return timer
-        index = _FIRST_SLOTS[level] + ((due_ms >> _SHIFTS[level]) & _MASKS[level])
+        shift, mask, first = self._places[bits]
+        index = first + (due_ms >> shift & mask)
         slot = self._slots[index]
         if not slot:
             self._occupied |= 1 << index
@@ -172,7 +177,8 @@ class TimingWheel(Generic[T]):
 
     def cancel(self, timer: Timer[T]) -> bool:
         """Take the timer's item out; False if it has fired or was cancelled before."""
-        if timer.due_ms < self._time:
+        due_ms, time = timer.due_ms, self._time
+        if due_ms < time:
             if timer not in self._late:
                 return False
             del self._late[timer]
@@ -181,10 +187,10 @@ class TimingWheel(Generic[T]):
             level = self._level_holding(timer)
             if level is None:
                 return False
-            slot = self._slot(level, timer.due_ms)
+            slot = self._slot(level, due_ms)
             del slot[timer]
             if not slot:
-                self._vacate(level, timer.due_ms)
+                self._vacate(level, due_ms)
         self._count -= 1
         return True
 
@@ -216,7 +222,7 @@ class TimingWheel(Generic[T]):
             if level == 0:
                 self._fire_slot(start, limit, fired)
             else:
-                self._floor = level
+                self._set_floor(level)
         self._count -= len(fired)
         return fired
 
@@ -236,6 +242,11 @@ class TimingWheel(Generic[T]):
         if self._floor:
             return self._time if self._count else None
         return self._earliest()[1]
+
+    def _set_floor(self, floor: int) -> None:
+        self._floor = floor
+        self._wheel_bits = _WHEEL_BITS if floor < _OVERFLOW else -1
+        self._places = _PLACES[floor % _OVERFLOW]
 
     def _earliest(self) -> tuple[int, int | None]:
         """Level and start of the first slot that holds items."""
@@ -277,17 +288,18 @@ class TimingWheel(Generic[T]):
         time, slots = self._time, self._slots
         slot = self._slot(self._floor, time)
         moved = self._next_of(slot, limit)
+        places = _PLACES[0]
         for timer, item in moved:
             due_ms = timer.due_ms
-            level = _LEVEL_OF_BITS[(due_ms ^ time).bit_length()]
-            index = _FIRST_SLOTS[level] + ((due_ms >> _SHIFTS[level]) & _MASKS[level])
+            shift, mask, first = places[(due_ms ^ time).bit_length()]
+            index = first + (due_ms >> shift & mask)
             target = slots[index]
             if not target:
                 self._occupied |= 1 << index
             target[timer] = item
         if not slot:
             self._vacate(self._floor, time)
-            self._floor = 0
+            self._set_floor(0)
         return len(moved)
 
     def _next_of(self, slot: dict[Timer[T], T], limit: int) -> list[tuple[Timer[T], T]]:
