@@ -1,0 +1,168 @@
+"""The leases that a worker holds: heartbeats while there is a network, local deadlines always.
+
+A lease is measured on the worker's monotonic clock from the moment that the claim, or the
+last answered heartbeat, was SENT. The cluster counts from a later moment, so a lease never
+lives longer here than there: at its local deadline it is lost, network or not (LEAS-11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from timeball.client.client import Client
+from timeball.client.context import ExecutionContext
+from timeball.client.errors import TimeballError
+from timeball.client.failover import Backoff
+from timeball.client.messages import Delivery, Heartbeat, Hold
+
+log = logging.getLogger("timeball.worker")
+
+BEATS_A_LEASE = 3
+"""A heartbeat falls due after this part of the lease, so that two may fail."""
+_GATHER_PART = 12
+"""Heartbeats that fall due within this part of a lease ride on one request."""
+
+
+def now_ms() -> int:
+    """Read the running loop's monotonic clock."""
+    return int(asyncio.get_running_loop().time() * 1_000)
+
+
+class Held:
+    """One lease in this worker's hands. Instants are readings of the monotonic clock."""
+
+    __slots__ = ("beat_ms", "context", "deadline_ms", "delivery", "hold", "started_ms", "task")
+
+    def __init__(self, delivery: Delivery, sent_ms: int) -> None:
+        self.delivery = delivery
+        self.context = ExecutionContext(delivery)
+        self.hold = Hold(execution_id=delivery.execution_id, token=delivery.token)
+        self.task: asyncio.Task[object] | None = None
+        self.started_ms = 0
+        self.deadline_ms = 0
+        self.beat_ms = 0
+        self.extend(sent_ms, delivery.lease_ms)
+
+    def extend(self, sent_ms: int, lease_ms: int) -> None:
+        """Run `lease_ms` from `sent_ms`."""
+        self.deadline_ms = sent_ms + lease_ms
+        self.beat_ms = sent_ms + lease_ms // BEATS_A_LEASE
+
+    @property
+    def running(self) -> bool:
+        """Whether its handler is at work."""
+        return self.task is not None and not self.task.done()
+
+
+class LeaseKeeper:
+    """Keeps leases alive until they are dropped; tells which were lost.
+
+    One loop and at most one heartbeat request under way, whatever the number of leases.
+    `lost` is called once for a lease that ended before its holder dropped it.
+    """
+
+    def __init__(self, client: Client, worker: str, lost: Callable[[Held, str], None]) -> None:
+        self._client = client
+        self._worker = worker
+        self._lost = lost
+        self._held: dict[int, Held] = {}
+        self._beating = False
+        self._failures = 0
+        self._wake = asyncio.Event()
+        self._wake_ms = 0
+
+    def keep(self, held: Held) -> None:
+        """Keep a lease alive from now on."""
+        self._held[held.hold.token] = held
+        if held.beat_ms < self._wake_ms:
+            self._wake.set()
+
+    def drop(self, held: Held) -> None:
+        """Care no more for a lease."""
+        self._held.pop(held.hold.token, None)
+
+    async def run(self) -> None:
+        """Beat and watch deadlines until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                now = now_ms()
+                self._end_overdue(now)
+                if not self._beating and (due := self._due(now)):
+                    self._beating = True
+                    group.create_task(self._beat(due))
+                await self._sleep()
+
+    async def confirm(self, late: list[Held]) -> list[Held]:
+        """Ask whether leases whose answer came after their deadline are held still."""
+        sent_ms = now_ms()
+        try:
+            answers = await self._client.heartbeat([held.hold for held in late])
+        except TimeballError as error:
+            log.warning("%d leases came too late and could not be confirmed: %s", len(late), error)
+            return []
+        for held, answer in zip(late, answers, strict=True):
+            held.extend(sent_ms, answer.lease_remaining_ms)
+        return [
+            held
+            for held, answer in zip(late, answers, strict=True)
+            if answer.verdict == "extended" and held.deadline_ms > now_ms()
+        ]
+
+    def _end_overdue(self, now: int) -> None:
+        for held in [held for held in self._held.values() if held.deadline_ms <= now]:
+            self.drop(held)
+            self._lost(held, "no heartbeat was answered within the lease")
+
+    def _due(self, now: int) -> list[Held]:
+        return [
+            held
+            for held in self._held.values()
+            if held.beat_ms <= now + (held.deadline_ms - held.beat_ms) // _GATHER_PART
+        ]
+
+    async def _sleep(self) -> None:
+        instants = [held.deadline_ms for held in self._held.values()]
+        if not self._beating:
+            instants += [held.beat_ms for held in self._held.values()]
+        self._wake.clear()
+        self._wake_ms = min(instants, default=now_ms() + 60_000)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(1, self._wake_ms - now_ms()) / 1_000):
+                await self._wake.wait()
+
+    async def _beat(self, due: list[Held]) -> None:
+        sent_ms = now_ms()
+        timeout_ms = min(held.delivery.lease_ms for held in due) // BEATS_A_LEASE
+        try:
+            answers = await self._client.heartbeat(
+                [held.hold for held in due], worker=self._worker, timeout_ms=timeout_ms
+            )
+        except TimeballError as error:
+            log.warning("%d heartbeats failed: %s", len(due), error)
+            pause = Backoff(50, max(50, timeout_ms // 2)).draw_ms(self._failures, self._client.rng)
+            self._failures += 1
+            for held in due:
+                held.beat_ms = now_ms() + pause
+        else:
+            self._failures = 0
+            for held, answer in zip(due, answers, strict=True):
+                self._heed(held, answer, sent_ms)
+        finally:
+            self._beating = False
+            self._wake.set()
+
+    def _heed(self, held: Held, answer: Heartbeat, sent_ms: int) -> None:
+        if held.hold.token not in self._held:
+            return
+        if answer.verdict in ("lost", "finished", "unknown"):
+            self.drop(held)
+            self._lost(held, f"the heartbeat was answered {answer.verdict!r}")
+            return
+        held.extend(sent_ms, answer.lease_remaining_ms)
+        if answer.verdict == "cancel_requested" and not held.context.cancelled.is_set():
+            held.context.cancelled.set()
+            if held.task is not None:
+                held.task.cancel("the job was cancelled")
