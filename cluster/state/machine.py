@@ -96,7 +96,8 @@ class StateMachine:
     def apply(self, index: int, entry: bytes) -> Applied:
         """Apply the committed entry at `index`; never raises.
 
-        Indexes rise by one, from any first one. Whatever keeps this node from applying
+        Indexes rise, with gaps where consensus wrote entries of its own (a new leader's
+        barrier), which carry nothing for the state. Whatever keeps this node from applying
         the entry as the others do (an operation it does not know, a gap, a defect) halts
         it for good: a state that may differ must not go on.
         """
@@ -112,7 +113,7 @@ class StateMachine:
 
     def _obstacle(self, index: int) -> str | None:
         previous = self._store.applied_index
-        if index < 1 or (previous and index != previous + 1):
+        if index <= previous:
             return f"entry {index} does not follow entry {previous}"
         return None
 
