@@ -194,7 +194,5 @@ def _duplicates(run: Run) -> int:
 def _dead(run: Run) -> set[str]:
     """Executions that were dead at some time: they are, or they were replayed."""
     return {view.execution_id for view in run.final.executions if view.state == "dead"} | {
-        replay.execution_id
-        for replay in run.of(ReplayAcknowledged)
-        if replay.status == "replayed"
+        replay.execution_id for replay in run.of(ReplayAcknowledged) if replay.status == "replayed"
     }

@@ -1,0 +1,136 @@
+"""Looking on while a run goes on: the workers' growing histories and each node's own view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from timeball.bench.history import AnyEvent, Event, HistoryReader, LeaderObserved, Recorder
+from timeball.client.client import Client
+from timeball.client.errors import TimeballError
+from timeball.client.messages import ClusterView
+
+GLANCE_S = 0.02
+"""How often a condition is looked at."""
+ANSWER_MS = 600
+"""A node that takes longer than this to say how it stands counts as silent."""
+
+E = TypeVar("E", bound=Event)
+T = TypeVar("T")
+
+
+class NotSeen(Exception):
+    """Something that the run depends on did not happen in time."""
+
+
+async def until_seen(what: str, look: Callable[[], T | None], timeout_s: float) -> T:
+    """Look until there is something; raises NotSeen, naming `what`, after `timeout_s`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while (seen := look()) is None:  # noqa: ASYNC110 - a file wakes nobody
+                await asyncio.sleep(GLANCE_S)
+            return seen
+    except TimeoutError:
+        raise NotSeen(f"not seen within {timeout_s:g} s: {what}") from None
+
+
+class Watch:
+    """Follows history files as they grow."""
+
+    def __init__(self) -> None:
+        self._readers: list[HistoryReader] = []
+        self.events: list[AnyEvent] = []
+
+    def follow(self, path: Path) -> None:
+        """Follow one more file."""
+        self._readers.append(HistoryReader(path))
+
+    def refresh(self) -> None:
+        """Read what is new."""
+        for reader in self._readers:
+            self.events.extend(reader.read())
+
+    async def event(
+        self, what: str, kind: type[E], matches: Callable[[E], bool], timeout_s: float
+    ) -> E:
+        """Wait for an event (earlier ones count); raises NotSeen."""
+        checked = 0
+
+        def look() -> E | None:
+            nonlocal checked
+            self.refresh()
+            fresh, checked = self.events[checked:], len(self.events)
+            return next((e for e in fresh if isinstance(e, kind) and matches(e)), None)
+
+        return await until_seen(what, look, timeout_s)
+
+
+class Nodes:
+    """Each node asked by itself, without fail-over."""
+
+    def __init__(self, clients: dict[str, Client], recorder: Recorder) -> None:
+        self._clients = clients
+        self._recorder = recorder
+
+    async def view(self, name: str, *, digest: bool = False) -> ClusterView | None:
+        """What a node says of the cluster; None when it can't be asked."""
+        try:
+            return await self._clients[name].cluster(digest=digest)
+        except TimeballError:
+            return None
+
+    async def views(self, *, digest: bool = False) -> list[ClusterView]:
+        """What each node says that can be asked."""
+        views = await asyncio.gather(*(self.view(name, digest=digest) for name in self._clients))
+        return [view for view in views if view is not None]
+
+    async def leader(self, *, above_term: int = 0, timeout_s: float = 15.0) -> ClusterView:
+        """Wait for a node that leads and serves in a later term, and record it; raises NotSeen."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    for view in await self.views():
+                        if view.role == "leader" and view.serving and view.term > above_term:
+                            self._observed(view)
+                            return view
+                    await asyncio.sleep(GLANCE_S)
+        except TimeoutError:
+            raise NotSeen(f"no node leads within {timeout_s:g} s") from None
+
+    async def agreed(self, timeout_s: float) -> list[ClusterView]:
+        """Views with digests once all nodes stand at one index, else as they are in the end."""
+        views: list[ClusterView] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    views = await self.views(digest=True)
+                    standing = {view.applied_index for view in views}
+                    if len(views) == len(self._clients) and len(standing) == 1:
+                        return views
+                    await asyncio.sleep(GLANCE_S)
+        except TimeoutError:
+            return views
+
+    def _observed(self, view: ClusterView) -> None:
+        self._recorder.record(
+            LeaderObserved(
+                at_us=self._recorder.clock_us(),
+                source=self._recorder.source,
+                leader=view.node,
+                term=view.term,
+            )
+        )
+
+
+@asynccontextmanager
+async def asking(urls: Iterable[tuple[str, str]], recorder: Recorder) -> AsyncIterator[Nodes]:
+    """Open a client for each node, given as (name, URL)."""
+    async with AsyncExitStack() as stack:
+        clients = {
+            name: await stack.enter_async_context(Client([url], timeout_ms=ANSWER_MS))
+            for name, url in urls
+        }
+        yield Nodes(clients, recorder)
