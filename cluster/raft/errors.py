@@ -20,7 +20,7 @@ class ConsensusError(Exception):
     """The base of all errors that the consensus layer raises on purpose."""
 
 
-class NotLeader(ConsensusError):  # noqa: N818 - names say what is so, not that it is an error
+class NotLeader(ConsensusError):
     """This node does not lead; nothing was proposed. `leader` is the leader's name, if known."""
 
     def __init__(self, leader: str | None) -> None:
@@ -28,21 +28,21 @@ class NotLeader(ConsensusError):  # noqa: N818 - names say what is so, not that 
         self.leader = leader
 
 
-class Overloaded(ConsensusError):  # noqa: N818
+class Overloaded(ConsensusError):
     """The bounded queue of proposals is full; nothing was proposed."""
 
     def __init__(self) -> None:
         super().__init__("the queue of proposals is full")
 
 
-class Expired(ConsensusError):  # noqa: N818
+class Expired(ConsensusError):
     """The proposal's deadline passed before it was written to the log; it was not applied."""
 
     def __init__(self) -> None:
         super().__init__("the deadline passed before the proposal was written to the log")
 
 
-class EntryTooLarge(ConsensusError):  # noqa: N818
+class EntryTooLarge(ConsensusError):
     """One operation alone is larger than an entry may be; nothing was proposed."""
 
     def __init__(self, size: int, limit: int) -> None:
@@ -51,7 +51,7 @@ class EntryTooLarge(ConsensusError):  # noqa: N818
         self.limit = limit
 
 
-class OutcomeUnknown(ConsensusError):  # noqa: N818
+class OutcomeUnknown(ConsensusError):
     """The proposal was written to the log, and whether it will be applied is not known."""
 
     def __init__(self, reason: str) -> None:
@@ -59,7 +59,7 @@ class OutcomeUnknown(ConsensusError):  # noqa: N818
         self.reason = reason
 
 
-class Damaged(ConsensusError):  # noqa: N818
+class Damaged(ConsensusError):
     """A file cannot be trusted; the node must not start with it."""
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -68,9 +68,9 @@ class Damaged(ConsensusError):  # noqa: N818
         self.reason = reason
 
 
-class Misconfigured(ConsensusError):  # noqa: N818
+class Misconfigured(ConsensusError):
     """The data directory and the configuration do not belong together."""
 
 
-class Halted(ConsensusError):  # noqa: N818
+class Halted(ConsensusError):
     """The node has stopped itself, because going on could break a promise."""

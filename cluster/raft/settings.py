@@ -1,4 +1,4 @@
-"""The settings of the consensus layer: times in seconds, sizes in bytes, every limit in one place."""
+"""The settings of the consensus layer: times in seconds, sizes in bytes, each limit once."""
 
 from __future__ import annotations
 

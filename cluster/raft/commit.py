@@ -1,0 +1,320 @@
+"""Group commit: many operations, one entry of the log, one verdict for each.
+
+An idle node writes an entry at the end of the turn in which an operation came. Under load entries
+keep a least spacing and few are in flight, so what comes meanwhile gathers: the busier, the larger
+the entries. Sources are asked at the very moment an entry is put together, so that what they bind
+(waiting claims to ready work) is bound to the latest state.
+
+Every proposal ends: with its verdict, or with one of the errors of `errors`. Definite errors mean
+that it was not and will not be applied; only OutcomeUnknown leaves that open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from timeball.cluster.raft.errors import (
+    ConsensusError,
+    EntryTooLarge,
+    Expired,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+)
+from timeball.cluster.raft.interface import Applied, Observer, Replica
+from timeball.cluster.raft.settings import MAX_ENTRY_WEIGHT, CommitSettings
+
+Verdict: TypeAlias = "asyncio.Future[object]"
+Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Verdict]]]
+Encode: TypeAlias = Callable[[int, Sequence[Any]], bytes]
+
+_PENDING_SHARE = MAX_ENTRY_WEIGHT * 3 // 4
+"""What waiting proposals may take of an entry while sources want a part of it."""
+
+
+_SWEEPS = 20
+"""How often in the time of one deadline the queues are looked through."""
+
+
+class _Proposal(msgspec.Struct):
+    op: Any
+    weight: int
+    size: int
+    verdict: Any
+    deadline: float
+
+    @property
+    def room(self) -> int:
+        """What it takes of an entry; an operation without items has a place too."""
+        return self.weight or 1
+
+
+class _Written(msgspec.Struct):
+    """An entry in flight."""
+
+    index: int
+    term: int
+    proposals: list[_Proposal]
+
+
+def _check_weight(weight: int) -> None:
+    if not 0 <= weight <= MAX_ENTRY_WEIGHT:
+        raise ValueError(f"an operation has 0 to {MAX_ENTRY_WEIGHT} items, not {weight}")
+
+
+class GroupCommit(Observer):
+    """Gathers the operations of one node while it leads.
+
+    `encode(log_time_ms, ops)` makes an entry, `wall_clock_ms` reads the wall clock, and
+    `last_log_time` tells the log time of the last entry that the state has applied.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        encode: Encode,
+        wall_clock_ms: Callable[[], int],
+        settings: CommitSettings,
+        *,
+        last_log_time: Callable[[], int],
+        clock: Callable[[], float],
+    ) -> None:
+        settings.validate()
+        self._replica = replica
+        self._encode = encode
+        self._wall_clock_ms = wall_clock_ms
+        self._settings = settings
+        self._last_log_time = last_log_time
+        self._clock = clock
+        self._sources: list[Source] = []
+        self._pending: deque[_Proposal] = deque()
+        self._pending_bytes = 0
+        self._pending_room = 0
+        self._in_flight: deque[_Written] = deque()
+        self._log_time_ms = 0
+        self._leading: int | None = None
+        self._woken = False
+        self._flush_at: asyncio.Handle | None = None
+        self._not_before = float("-inf")
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self.entries = 0
+        self.operations = 0
+        replica.add_observer(self)
+
+    @property
+    def pending(self) -> int:
+        """Operations that wait for an entry."""
+        return len(self._pending)
+
+    def add_source(self, source: Source) -> None:
+        """Ask `source(log_time_ms)` for operations whenever an entry is put together.
+
+        It yields (operation, weight, future of the verdict), and should do so lazily: what was
+        yielded is proposed, what was not asked for stays with the source.
+        """
+        self._sources.append(source)
+
+    def wake(self) -> None:
+        """A source has something: put an entry together soon."""
+        self._woken = True
+        self._schedule()
+
+    def propose(self, op: object, *, weight: int = 1, size: int = 256) -> Verdict:
+        """Propose an operation; the future gives its verdict or raises a ConsensusError.
+
+        `weight` is the number of numbered items in it; `size` a guess at its bytes, for the limit
+        on what waits. Raises ValueError when no entry could hold the weight.
+        """
+        _check_weight(weight)
+        verdict: Verdict = asyncio.get_running_loop().create_future()
+        settings = self._settings
+        if self._leading is None:
+            verdict.set_exception(NotLeader(self._leader_elsewhere()))
+        elif (
+            len(self._pending) >= settings.max_pending
+            or self._pending_bytes + size > settings.max_pending_bytes
+        ):
+            verdict.set_exception(Overloaded())
+        else:
+            deadline = self._clock() + settings.deadline_s
+            self._join_queue(_Proposal(op, weight, size, verdict, deadline))
+            self._watch_deadlines()
+            self._schedule()
+        return verdict
+
+    def _leader_elsewhere(self) -> str | None:
+        return None if self._replica.role == "leader" else self._replica.leader
+
+    # When to write.
+
+    def _schedule(self) -> None:
+        """See that an entry is put together as soon as the rules allow."""
+        if self._flush_at is not None or self._leading is None:
+            return
+        if not (self._pending or self._woken):
+            return
+        if len(self._in_flight) >= self._settings.max_in_flight:
+            return  # the next commit asks again
+        loop = asyncio.get_running_loop()
+        wait = self._not_before - self._clock()
+        if wait <= 0:
+            self._flush_at = loop.call_soon(self._flush)
+        else:
+            self._flush_at = loop.call_later(wait, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_at = None
+        if self._leading is None:
+            return
+        self._woken = False
+        self._log_time_ms = max(self._log_time_ms, self._last_log_time(), self._wall_clock_ms())
+        try:
+            proposals = self._gather()
+            if proposals:
+                self._write(proposals)
+        finally:
+            self._schedule()
+
+    def _gather(self) -> list[_Proposal]:
+        """The next entry's operations: those that wait first, then those of the sources."""
+        found = self._ask_sources(MAX_ENTRY_WEIGHT - min(self._pending_room, _PENDING_SHARE))
+        room = MAX_ENTRY_WEIGHT - sum(p.room for p in found)
+        chosen: list[_Proposal] = []
+        while self._pending and self._pending[0].room <= room:
+            proposal = self._leave_queue()
+            if proposal.verdict.done():
+                continue  # its caller has gone away before anything was written
+            room -= proposal.room
+            chosen.append(proposal)
+        return chosen + found
+
+    def _ask_sources(self, room: int) -> list[_Proposal]:
+        found: list[_Proposal] = []
+        deadline = self._clock() + self._settings.deadline_s
+        try:
+            for source in self._sources:
+                for op, weight, verdict in source(self._log_time_ms):
+                    _check_weight(weight)
+                    proposal = _Proposal(op, weight, 0, verdict, deadline)
+                    if proposal.room > room:
+                        self._join_queue(proposal)
+                        self._woken = True  # it may have more: ask again for the next entry
+                        break
+                    room -= proposal.room
+                    found.append(proposal)
+        except BaseException:
+            self._return_to_queue(found)
+            raise
+        self._sources = self._sources[1:] + self._sources[:1]
+        return found
+
+    def _join_queue(self, proposal: _Proposal) -> None:
+        self._pending.append(proposal)
+        self._pending_bytes += proposal.size
+        self._pending_room += proposal.room
+
+    def _leave_queue(self) -> _Proposal:
+        proposal = self._pending.popleft()
+        self._pending_bytes -= proposal.size
+        self._pending_room -= proposal.room
+        return proposal
+
+    def _return_to_queue(self, proposals: list[_Proposal]) -> None:
+        self._pending.extendleft(reversed(proposals))
+        self._pending_bytes += sum(p.size for p in proposals)
+        self._pending_room += sum(p.room for p in proposals)
+
+    def _write(self, proposals: list[_Proposal]) -> None:
+        """Write as many of them as fit into one entry; the others wait in front."""
+        entry = self._encoded(proposals)
+        limit = self._settings.max_entry_bytes
+        while len(entry) > limit and len(proposals) > 1:
+            half = len(proposals) // 2
+            self._return_to_queue(proposals[half:])
+            del proposals[half:]
+            entry = self._encoded(proposals)
+        if len(entry) > limit:
+            self._fail(proposals, EntryTooLarge(len(entry), limit))
+            return
+        term = self._replica.term
+        try:
+            index = self._replica.append(entry)
+        except NotLeader as error:
+            self._fail(proposals, error)
+            return
+        self._in_flight.append(_Written(index, term, proposals))
+        self._not_before = self._clock() + self._settings.spacing_s
+        self.entries += 1
+        self.operations += len(proposals)
+        self._watch_deadlines()
+
+    def _encoded(self, proposals: list[_Proposal]) -> bytes:
+        try:
+            return self._encode(self._log_time_ms, [p.op for p in proposals])
+        except Exception as error:
+            self._fail(proposals, ConsensusError(f"nothing was proposed: {error}"))
+            raise
+
+    # How it ends.
+
+    def on_applied(self, index: int, term: int, entry: bytes, applied: Applied) -> None:  # noqa: ARG002
+        if not self._in_flight or self._in_flight[0].index != index:
+            return
+        written = self._in_flight.popleft()
+        assert written.term == term, "another leader's entry has taken the place of ours"
+        verdicts = applied.verdicts
+        assert len(verdicts) == len(written.proposals), "one verdict for each operation"
+        for proposal, verdict in zip(written.proposals, verdicts, strict=True):
+            if not proposal.verdict.done():
+                proposal.verdict.set_result(verdict)
+        self._schedule()
+
+    def on_leadership(self, term: int | None) -> None:
+        self._leading = term
+        if term is None:
+            self._fail_all("the leadership was lost")
+
+    def on_halt(self, reason: str) -> None:  # noqa: ARG002
+        self._leading = None
+        self._fail_all("the node has stopped itself")
+
+    def _fail_all(self, reason: str) -> None:
+        if self._flush_at is not None:
+            self._flush_at.cancel()
+            self._flush_at = None
+        for written in self._in_flight:
+            self._fail(written.proposals, OutcomeUnknown(reason))
+        self._in_flight.clear()
+        self._fail(self._pending, NotLeader(self._leader_elsewhere()))
+        self._pending.clear()
+        self._pending_bytes = self._pending_room = 0
+
+    def _fail(self, proposals: Iterable[_Proposal], error: ConsensusError) -> None:
+        for proposal in proposals:
+            if not proposal.verdict.done():
+                proposal.verdict.set_exception(error)
+
+    def _watch_deadlines(self) -> None:
+        if self._deadline_timer is None and (self._in_flight or self._pending):
+            loop = asyncio.get_running_loop()
+            wait = self._settings.deadline_s / _SWEEPS
+            self._deadline_timer = loop.call_later(wait, self._sweep)
+
+    def _sweep(self) -> None:
+        """End what is overdue; a few sweeps in each deadline are exact enough."""
+        self._deadline_timer = None
+        now = self._clock()
+        for written in self._in_flight:
+            late = [p for p in written.proposals if p.deadline <= now]
+            self._fail(late, OutcomeUnknown("the deadline passed before it was committed"))
+        for _ in range(len(self._pending)):
+            proposal = self._leave_queue()
+            if proposal.deadline <= now:
+                self._fail([proposal], Expired())
+            else:
+                self._join_queue(proposal)
+        self._watch_deadlines()

@@ -1,0 +1,147 @@
+"""The few things consensus asks of a disk, as a seam, and the real disk behind it.
+
+A simulated disk keeps apart what is written and what is synced, and forgets the rest in a crash.
+Every method raises OSError; whoever vouches for data stops the node then, and never tries again:
+after a failed sync the kernel may have dropped the very pages that were to be kept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Protocol
+
+from timeball.cluster.raft.errors import Misconfigured
+
+
+class DiskFile(Protocol):
+    """An open file that grows at its end."""
+
+    def append(self, data: bytes) -> None:
+        """Write all of `data` at the end; it is durable only after `sync`."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Make content and size durable."""
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """The hold on a data directory."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system, as far as consensus needs one."""
+
+    def lock(self, directory: Path) -> Lock:
+        """Create the directory if need be and hold it alone; Misconfigured when another does."""
+
+    def names(self, directory: Path) -> list[str]:
+        """The file names in a directory, sorted."""
+
+    def create(self, path: Path) -> DiskFile:
+        """An empty file, in place of any old one; its name is durable after `sync_directory`."""
+
+    def open(self, path: Path) -> DiskFile:
+        """An existing file; FileNotFoundError otherwise."""
+
+    def replace(self, source: Path, target: Path) -> None: ...
+
+    def remove(self, path: Path) -> None: ...
+
+    def sync_directory(self, directory: Path) -> None:
+        """Make creations, renames and removals in the directory durable."""
+
+
+class RealFile:
+    """A `DiskFile` on the operating system's disk."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o640)
+        self._size = os.fstat(self._fd).st_size
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:  # a write may be short, on a full disk for one
+            written = os.pwrite(self._fd, view, self._size)
+            self._size += written
+            view = view[written:]
+
+    def read(self, offset: int, length: int) -> bytes:
+        parts = []
+        while length > 0:
+            part = os.pread(self._fd, length, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        return self._size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self._size = size
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealLock:
+    """An exclusive `flock`; the kernel lets go of it when the process dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise Misconfigured(f"{path.parent} is in use by another process") from error
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealDisk:
+    """The `Disk` of the operating system."""
+
+    def lock(self, directory: Path) -> Lock:
+        directory.mkdir(parents=True, exist_ok=True)
+        return RealLock(directory / "lock")
+
+    def names(self, directory: Path) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def create(self, path: Path) -> DiskFile:
+        return RealFile(path, os.O_CREAT | os.O_TRUNC)
+
+    def open(self, path: Path) -> DiskFile:
+        return RealFile(path, 0)
+
+    def replace(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

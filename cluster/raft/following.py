@@ -1,0 +1,180 @@
+"""How a follower takes entries and snapshots from its leader.
+
+Entries that the log holds already are left alone; the log is cut only at a real conflict, and
+never at or below what is committed. An acknowledgement leaves only after the sync that makes true
+what it says.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from timeball.cluster.raft.entry import Entry
+from timeball.cluster.raft.errors import Damaged, Halted
+from timeball.cluster.raft.messages import (
+    Append,
+    AppendReply,
+    Message,
+    SnapshotChunk,
+    SnapshotReply,
+)
+from timeball.cluster.raft.snapshots import Position
+
+if TYPE_CHECKING:
+    from timeball.cluster.raft.engine import Engine
+
+_logger = logging.getLogger(__name__)
+
+
+class _Acknowledgement:
+    """What will be true for one leader once the journal is synced."""
+
+    def __init__(self, leader: str, term: int) -> None:
+        self.leader = leader
+        self.term = term
+        self.index = 0
+        self.complete = False
+
+
+class Following:
+    """The part of an engine that follows."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._pending: _Acknowledgement | None = None
+        self._incoming: tuple[str, int, int, int] | None = None
+
+    def receive(self, peer: str, message: Message) -> bool:
+        """Whether the message was for a follower."""
+        match message:
+            case Append():
+                self._on_append(peer, message)
+            case SnapshotChunk():
+                self._on_chunk(peer, message)
+            case _:
+                return False
+        return True
+
+    def _on_append(self, peer: str, message: Append) -> None:
+        engine = self._engine
+        engine.follow(peer)
+        refusal = self._refusal(message)
+        if refusal is not None:
+            engine.send(peer, refusal)
+            return
+        self._take(message)
+        matched = message.prev_index + len(message.entries)
+        self._acknowledge(peer, matched, complete=matched >= message.complete_index)
+        engine.commit(min(message.commit_index, matched))
+
+    def _refusal(self, message: Append) -> AppendReply | None:
+        """The answer when the log does not hold the entry before; None when it does."""
+        engine, log, prev = self._engine, self._engine.log, message.prev_index
+        if prev > log.last_index:
+            return AppendReply(engine.term, False, prev, hint_index=log.last_index + 1)
+        held = log.term_at(prev)
+        if held is None or held == message.prev_term:
+            return None  # what is no longer in memory is committed, and agrees
+        if prev <= engine.commit_index:
+            raise Halted(f"the leader's entry {prev} differs from the committed one")
+        first = log.first_index_of_term(prev, floor=engine.commit_index)
+        return AppendReply(engine.term, False, prev, hint_index=first, hint_term=held)
+
+    def _take(self, message: Append) -> None:
+        engine, log = self._engine, self._engine.log
+        index = message.prev_index
+        for term, data in message.entries:
+            index += 1
+            held = log.term_at(index)
+            if held == term or index <= log.base_index:
+                continue
+            if held is not None:
+                if index <= engine.commit_index:
+                    raise Halted(f"the leader's entry {index} differs from the committed one")
+                engine.storage.truncate_from(index)
+            engine.write(Entry(data, index, term))
+
+    def _acknowledge(self, leader: str, index: int, complete: bool) -> None:
+        """Say that the log agrees up to `index`, as soon as that is durable."""
+        pending, term = self._pending, self._engine.term
+        if pending is None or (pending.leader, pending.term) != (leader, term):
+            pending = self._pending = _Acknowledgement(leader, term)
+        pending.index = max(pending.index, index)
+        pending.complete = pending.complete or complete
+        if self._engine.storage.journal.unwritten:
+            self._engine.schedule_flush()
+        else:
+            self.durable()
+
+    def durable(self) -> None:
+        """All that was written is durable: send what waited for it."""
+        pending, self._pending = self._pending, None
+        engine = self._engine
+        if pending is None or pending.term != engine.term:
+            return
+        if pending.complete:
+            engine.storage.save_caught_up()
+        engine.send(pending.leader, AppendReply(engine.term, True, pending.index))
+
+    def _on_chunk(self, peer: str, message: SnapshotChunk) -> None:
+        engine = self._engine
+        engine.follow(peer)
+        if self._holds(message):
+            self._drop_incoming()
+            engine.commit(message.index)
+            engine.flush()
+            self._answer(peer, message, message.size, installed=True)
+            return
+        if self._take_chunk(peer, message) < message.size:
+            self._answer(peer, message, engine.storage.snapshots.incoming_size)
+            return
+        installed = self._install(message)
+        self._drop_incoming()
+        self._answer(peer, message, message.size if installed else 0, installed)
+
+    def _holds(self, message: SnapshotChunk) -> bool:
+        """Whether the node has what the snapshot covers: it never goes backwards."""
+        engine = self._engine
+        if message.index <= engine.applied_index:
+            return True
+        return engine.log.term_at(message.index) == message.last_term
+
+    def _take_chunk(self, peer: str, message: SnapshotChunk) -> int:
+        """Add a piece if it is the next one; how much is there now."""
+        store = self._engine.storage.snapshots
+        identity = (peer, message.index, message.last_term, message.size)
+        if message.size > self._engine.settings.max_snapshot_bytes:
+            _logger.error("a snapshot of %d bytes is refused: over the limit", message.size)
+            return 0
+        if identity != self._incoming:
+            store.incoming_start()
+            self._incoming = identity
+        if message.offset == store.incoming_size and message.offset + len(message.data) <= (
+            message.size
+        ):
+            store.incoming_append(message.data)
+        return store.incoming_size
+
+    def _install(self, message: SnapshotChunk) -> bool:
+        engine = self._engine
+        try:
+            snapshot = engine.storage.snapshots.incoming_verify()
+            if snapshot.position != Position(message.index, message.last_term):
+                raise Damaged(snapshot.path, f"it is for {snapshot.position}")
+            engine.machine.load(snapshot.chunks())
+        except (Damaged, ValueError) as error:
+            _logger.error("%s: a received snapshot is refused: %s", engine.name, error)
+            return False
+        engine.install(snapshot)
+        return True
+
+    def _drop_incoming(self) -> None:
+        self._incoming = None
+        self._engine.storage.snapshots.incoming_drop()
+
+    def _answer(
+        self, peer: str, message: SnapshotChunk, received: int, installed: bool = False
+    ) -> None:
+        engine = self._engine
+        engine.send(peer, SnapshotReply(engine.term, message.index, received, installed))

@@ -1,0 +1,282 @@
+"""How a leader of one term replicates, counts, and knows when it leads no more.
+
+An object lives for one leadership: nothing that was learnt in another term can be mistaken for
+news. The leader may send entries before its own disk has them, but counts itself only up to what
+is durable; and it counts only entries of its own term (Raft, §5.4.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from timeball.cluster.raft.elections import quorum
+from timeball.cluster.raft.entry import Entry
+from timeball.cluster.raft.errors import Damaged
+from timeball.cluster.raft.messages import (
+    Append,
+    AppendReply,
+    Message,
+    SnapshotChunk,
+    SnapshotReply,
+    TimeoutNow,
+)
+from timeball.cluster.raft.progress import Progress, State
+
+if TYPE_CHECKING:
+    from timeball.cluster.raft.engine import Engine
+
+_SILENT_HEARTBEATS = 5
+
+
+class Leadership:
+    """The part of an engine that leads, from its election to its end."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        now = engine.clock()
+        self._progress = {peer: Progress(engine.last_index + 1, now) for peer in engine.others}
+        self.barrier_index = engine.last_index + 1
+        self.announced = False
+        """Whether the barrier is applied and observers were told."""
+        self._notice: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Write the barrier: once it is applied, so is all that earlier leaders committed."""
+        self._write(b"")
+
+    def close(self) -> None:
+        for progress in self._progress.values():
+            progress.close()
+        if self._notice is not None:
+            self._notice.cancel()
+
+    def append(self, data: bytes) -> int:
+        return self._write(data)
+
+    def _write(self, data: bytes) -> int:
+        engine = self._engine
+        index = engine.last_index + 1
+        engine.write(Entry(data, index, engine.term))
+        engine.stats.entries_appended += 1
+        self.broadcast()
+        return index
+
+    def progress(self, peer: str) -> Progress:
+        return self._progress[peer]
+
+    # Sending.
+
+    def broadcast(self) -> None:
+        """Send each follower what it lacks and may be sent now."""
+        for peer in self._engine.others:
+            self._advance(peer)
+
+    def _advance(self, peer: str) -> None:
+        engine, progress = self._engine, self._progress[peer]
+        if not engine.connected(peer):
+            return
+        if self._lacks_entries_for(progress):
+            self._start_install(progress)
+        if progress.state is State.INSTALLING:
+            self._send_chunks(peer, progress, engine.settings.snapshot_window_chunks)
+        elif self._lacks_entries_for(progress):
+            return
+        elif progress.may_probe:
+            self._send(peer, progress, [])
+        else:
+            limits = (engine.settings.max_append_entries, engine.settings.max_append_bytes)
+            while progress.next <= engine.last_index and progress.may_replicate(
+                engine.settings.max_inflight_bytes
+            ):
+                self._send(peer, progress, engine.log.slice(progress.next, *limits))
+
+    def _lacks_entries_for(self, progress: Progress) -> bool:
+        """Whether memory no longer holds what the follower needs, and no snapshot is on its way."""
+        if progress.state is State.INSTALLING:
+            return False
+        return progress.next - 1 < self._engine.log.base_index
+
+    def _send(self, peer: str, progress: Progress, entries: list[Entry]) -> None:
+        engine = self._engine
+        prev = progress.next - 1
+        prev_term = engine.log.term_at(prev)
+        assert prev_term is not None
+        message = self._append_message(prev, prev_term, entries)
+        engine.send(peer, message)
+        size = sum(len(entry.data) for entry in entries)
+        progress.sent(prev + len(entries), size, engine.commit_index, engine.clock())
+
+    def _append_message(self, prev: int, prev_term: int, entries: list[Entry]) -> Append:
+        engine = self._engine
+        return Append(
+            engine.term,
+            prev,
+            prev_term,
+            engine.commit_index,
+            max(self.barrier_index, engine.commit_index),
+            [(entry.term, entry.data) for entry in entries],
+        )
+
+    def _heartbeat(self, peer: str, progress: Progress, now: float) -> None:
+        """An empty message: it keeps followers calm, repeats a probe, and finds lost entries."""
+        if progress.state is State.INSTALLING:
+            # Every log agrees at index 0, so this is accepted and says nothing new.
+            self._engine.send(peer, self._append_message(0, 0, []))
+            progress.sent_at = now
+            if now - progress.snapshot_moved_at >= self._engine.settings.probe_retry_s:
+                progress.snapshot_sent = progress.snapshot_acked
+                self._send_chunks(peer, progress, 1)
+        else:
+            self._send(peer, progress, [])
+
+    def tick(self, now: float) -> None:
+        """Heartbeats, retries, and the end of a leader that nobody answers."""
+        engine, settings = self._engine, self._engine.settings
+        if not self.has_quorum(now):
+            engine.step_down(engine.term)
+            return
+        for peer, progress in self._progress.items():
+            if not engine.connected(peer):
+                continue
+            if progress.silent(now, _SILENT_HEARTBEATS * settings.heartbeat_s):
+                progress.become_probing(progress.match + 1)
+            if now - progress.sent_at >= settings.heartbeat_s:
+                if self._lacks_entries_for(progress):
+                    self._advance(peer)
+                else:
+                    self._heartbeat(peer, progress, now)
+
+    def has_quorum(self, now: float) -> bool:
+        """Whether a majority has answered lately."""
+        since = now - self._engine.settings.leader_fallback_s
+        heard = sum(progress.last_response > since for progress in self._progress.values())
+        return heard + 1 >= quorum(len(self._engine.members))
+
+    # Receiving.
+
+    def connected(self, peer: str) -> None:
+        self._progress[peer].restart(self._engine.last_index + 1)
+        self._advance(peer)
+
+    def receive(self, peer: str, message: Message) -> bool:
+        """Whether the message was an answer to a leader."""
+        match message:
+            case AppendReply():
+                self._on_append_reply(peer, message)
+            case SnapshotReply():
+                self._on_snapshot_reply(peer, message)
+            case _:
+                return False
+        return True
+
+    def _on_append_reply(self, peer: str, reply: AppendReply) -> None:
+        engine, progress = self._engine, self._progress[peer]
+        progress.last_response = engine.clock()
+        if not reply.accepted:
+            if progress.refused(reply, self._next_try(reply)):
+                self._advance(peer)
+            return
+        assert reply.index <= engine.last_index, f"{peer} acknowledged more than there is"
+        if progress.accepted(reply.index):
+            self.count()
+        # The count may have ended this leadership, by a halt or by what an observer did.
+        if engine.leadership is self:
+            self._advance(peer)
+
+    def _next_try(self, refusal: AppendReply) -> int:
+        """Where the logs may agree, judged by the term that the follower holds (Raft, §5.3)."""
+        log = self._engine.log
+        if refusal.hint_term == 0:
+            return refusal.hint_index
+        index = log.last_index_up_to_term(refusal.index - 1, refusal.hint_term)
+        return index + 1 if log.term_at(index) == refusal.hint_term else refusal.hint_index
+
+    def count(self) -> None:
+        """Commit what a majority holds durably, if the last of it is of this very term."""
+        engine = self._engine
+        held = [engine.storage.journal.durable_index]
+        held += [progress.match for progress in self._progress.values()]
+        held.sort(reverse=True)
+        index = held[quorum(len(engine.members)) - 1]
+        if index > engine.commit_index and engine.log.term_at(index) == engine.term:
+            self._expect_notice()
+            engine.commit(index)
+
+    def _expect_notice(self) -> None:
+        """See that followers learn of the commit soon, if no entry carries it to them."""
+        if self._notice is None and self._engine.others:
+            delay = self._engine.settings.commit_notice_s
+            self._notice = self._engine.call_later(delay, self._send_notices)
+
+    def _send_notices(self) -> None:
+        self._notice = None
+        engine = self._engine
+        if engine.leadership is not self or engine.halted is not None:
+            return
+        with engine.turn():
+            for peer, progress in self._progress.items():
+                told = progress.commit_sent >= engine.commit_index
+                ready = progress.state is State.REPLICATING and engine.connected(peer)
+                if ready and not told and not self._lacks_entries_for(progress):
+                    self._send(peer, progress, [])
+
+    # Snapshots.
+
+    def _start_install(self, progress: Progress) -> None:
+        engine = self._engine
+        try:
+            snapshot = engine.storage.snapshots.newest()
+        except Damaged as damage:
+            # The state in memory is sound: a new snapshot takes the place of the damaged one.
+            engine.storage.snapshots.set_aside(damage.path)
+            engine.take_snapshot()
+            snapshot = None  # the next turn finds it
+        if snapshot is not None:
+            progress.become_installing(snapshot, engine.clock())
+
+    def _send_chunks(self, peer: str, progress: Progress, window: int) -> None:
+        engine, snapshot = self._engine, progress.snapshot
+        assert snapshot is not None
+        piece = engine.settings.snapshot_chunk_bytes
+        end = min(snapshot.size, progress.snapshot_acked + window * piece)
+        while progress.snapshot_sent < end:
+            offset = progress.snapshot_sent
+            data = snapshot.read(offset, piece)
+            at = snapshot.position
+            message = SnapshotChunk(engine.term, at.index, at.term, snapshot.size, offset, data)
+            engine.send(peer, message)
+            progress.snapshot_sent += len(data)
+            progress.snapshot_moved_at = progress.sent_at = engine.clock()
+
+    def _on_snapshot_reply(self, peer: str, reply: SnapshotReply) -> None:
+        engine, progress = self._engine, self._progress[peer]
+        now = engine.clock()
+        progress.last_response = now
+        snapshot = progress.snapshot
+        if snapshot is None or snapshot.position.index != reply.index:
+            return
+        if reply.installed:
+            progress.installed(reply.index)
+            self.count()
+        elif reply.received > progress.snapshot_acked:
+            progress.snapshot_acked = reply.received
+            progress.snapshot_moved_at = now
+        elif reply.received < progress.snapshot_acked:
+            # It began anew, or refused the whole: go on from there, but not before the retry.
+            progress.snapshot_acked = progress.snapshot_sent = reply.received
+            progress.snapshot_moved_at = now
+            return
+        if engine.leadership is self:
+            self._advance(peer)
+
+    # Handing over.
+
+    def hand_over(self) -> bool:
+        """Ask the follower that is furthest to stand for election; whether one holds all."""
+        engine = self._engine
+        for peer, progress in self._progress.items():
+            if engine.connected(peer) and progress.match == engine.last_index:
+                engine.send(peer, TimeoutNow(engine.term))
+                return True
+        return False

@@ -1,0 +1,114 @@
+"""What members say to one another. Every message carries its sender's term.
+
+Fields are positional on the wire: append new ones at the end, with a default.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class PreVoteRequest(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Would you vote for me in the next term? Asked before the term is raised."""
+
+    term: int
+    last_index: int
+    last_term: int
+    caught_up: bool
+
+
+class PreVoteReply(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """`asked_term` repeats the request's term."""
+
+    term: int
+    asked_term: int
+    granted: bool
+
+
+class VoteRequest(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Vote for me in `term`. `transfer`: the leader itself asked for this election."""
+
+    term: int
+    last_index: int
+    last_term: int
+    caught_up: bool
+    transfer: bool
+
+
+class VoteReply(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A granted vote is for `term`, and durable at its sender."""
+
+    term: int
+    granted: bool
+
+
+class Append(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """The entries that follow `prev_index`; none in a heartbeat.
+
+    `complete_index`: a log that agrees with the leader's up to here holds all that was committed
+    when the message was sent.
+    """
+
+    term: int
+    prev_index: int
+    prev_term: int
+    commit_index: int
+    complete_index: int
+    entries: list[tuple[int, bytes]]
+    """Term and data of each."""
+
+
+class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Accepted: the log agrees with the leader's up to `index`, and is durable up to there.
+
+    Refused: `index` repeats the request's `prev_index`, which the log does not hold with that
+    term; `hint_index` and `hint_term` tell where to try: the first entry of the term found there,
+    or, with term 0, the entry after the log's end.
+    """
+
+    term: int
+    accepted: bool
+    index: int
+    hint_index: int = 0
+    hint_term: int = 0
+
+
+class SnapshotChunk(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """A piece of the snapshot file for the entries up to `index`, `size` bytes as a whole."""
+
+    term: int
+    index: int
+    last_term: int
+    size: int
+    offset: int
+    data: bytes
+
+
+class SnapshotReply(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """`received` bytes of the snapshot are there; installed: the state is durable at `index`."""
+
+    term: int
+    index: int
+    received: int
+    installed: bool
+
+
+class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """The leader hands over: stand for election at once."""
+
+    term: int
+
+
+Message: TypeAlias = (
+    PreVoteRequest
+    | PreVoteReply
+    | VoteRequest
+    | VoteReply
+    | Append
+    | AppendReply
+    | SnapshotChunk
+    | SnapshotReply
+    | TimeoutNow
+)

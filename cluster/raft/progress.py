@@ -1,0 +1,126 @@
+"""What a leader knows about one follower's log, and what it may send next.
+
+    probing      the place where the logs agree is being looked for: one empty message in flight
+    replicating  they agree up to `match`; entries go out ahead of the answers, within a limit
+    installing   the follower needs a snapshot, its pieces go out within a window
+
+The names and the flow follow the Raft paper, §5.3 and §7; the three states are those of etcd's
+tracker. A success never moves `next` back; only a refusal, silence or a new connection does.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from timeball.cluster.raft.messages import AppendReply
+from timeball.cluster.raft.snapshots import Snapshot
+
+
+class State(enum.Enum):
+    """The three ways to treat a follower."""
+
+    PROBING = "probing"
+    REPLICATING = "replicating"
+    INSTALLING = "installing"
+
+
+class Progress:
+    """One follower, as its leader sees it."""
+
+    def __init__(self, next_index: int, now: float) -> None:
+        self.match = 0
+        self.next = next_index
+        self.state = State.PROBING
+        self.last_response = now
+        self.sent_at = float("-inf")
+        """When the last message left."""
+        self.commit_sent = 0
+        self.snapshot: Snapshot | None = None
+        self.snapshot_acked = 0
+        self.snapshot_sent = 0
+        self.snapshot_moved_at = now
+        self._awaiting = False
+        self._inflight: dict[int, int] = {}
+        self._inflight_bytes = 0
+
+    def restart(self, next_index: int) -> None:
+        """The connection is new: the follower may have lost everything, so nothing counts."""
+        self.match = 0
+        self.become_probing(next_index)
+
+    def become_probing(self, next_index: int) -> None:
+        self.next = max(next_index, 1)
+        self.state = State.PROBING
+        self._awaiting = False
+        self._drop_inflight()
+        self.close()
+
+    def become_installing(self, snapshot: Snapshot, now: float) -> None:
+        self.close()
+        self.state = State.INSTALLING
+        self.snapshot = snapshot
+        self.snapshot_acked = self.snapshot_sent = 0
+        self.snapshot_moved_at = now
+        self._drop_inflight()
+
+    def close(self) -> None:
+        """Let go of the snapshot that was being sent."""
+        if self.snapshot is not None:
+            self.snapshot.close()
+            self.snapshot = None
+
+    def _drop_inflight(self) -> None:
+        self._inflight.clear()
+        self._inflight_bytes = 0
+
+    @property
+    def may_probe(self) -> bool:
+        return self.state is State.PROBING and not self._awaiting
+
+    def may_replicate(self, max_inflight_bytes: int) -> bool:
+        """Whether entries may go out now."""
+        return self.state is State.REPLICATING and self._inflight_bytes < max_inflight_bytes
+
+    def sent(self, last_index: int, size: int, commit_index: int, now: float) -> None:
+        """A message with the entries from `next` to `last_index` has left."""
+        self.sent_at = now
+        self.commit_sent = commit_index
+        if self.state is State.PROBING:
+            self._awaiting = True
+        elif self.state is State.REPLICATING and last_index >= self.next:
+            self._inflight[last_index] = size
+            self._inflight_bytes += size
+            self.next = last_index + 1
+
+    def silent(self, now: float, patience_s: float) -> bool:
+        """Whether answers to entries in flight are overdue: they, or the answers, may be lost."""
+        return bool(self._inflight) and now - self.last_response >= patience_s
+
+    def accepted(self, index: int) -> bool:
+        """The follower's log agrees up to `index`; whether that is news."""
+        news = index > self.match
+        self.match = max(self.match, index)
+        if self.state is State.PROBING:
+            self.state = State.REPLICATING
+            self._awaiting = False
+            self._drop_inflight()
+            self.next = self.match + 1
+        elif self.state is State.REPLICATING:
+            self.next = max(self.next, self.match + 1)
+            for last in [last for last in self._inflight if last <= index]:
+                self._inflight_bytes -= self._inflight.pop(last)
+        return news
+
+    def refused(self, reply: AppendReply, next_index: int) -> bool:
+        """The follower does not hold `reply.index`; probe at `next_index`, if that is news."""
+        if self.state is State.INSTALLING or reply.index <= self.match:
+            return False
+        if self.state is State.PROBING and reply.index != self.next - 1:
+            return False
+        self.become_probing(max(self.match + 1, min(next_index, reply.index)))
+        return True
+
+    def installed(self, index: int) -> None:
+        """The follower's state is durable at the snapshot's `index`."""
+        self.match = max(self.match, index)
+        self.become_probing(self.match + 1)

@@ -1,0 +1,158 @@
+"""What a node keeps on its disk, as one whole: journal, snapshots, term and vote.
+
+The parts have to agree when a node starts. Whatever a crash can leave behind is put right here;
+what no crash can leave is damage, and the node does not start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from timeball.cluster.raft.disk import Disk, Lock
+from timeball.cluster.raft.entry import Entry, MemoryLog
+from timeball.cluster.raft.errors import Damaged
+from timeball.cluster.raft.interface import StateMachine
+from timeball.cluster.raft.journal import Journal, segment_name
+from timeball.cluster.raft.metadata import Metadata, MetadataStore
+from timeball.cluster.raft.settings import RaftSettings
+from timeball.cluster.raft.snapshots import Position, Snapshot, SnapshotStore
+
+_logger = logging.getLogger(__name__)
+NOTHING = Position(0, 0)
+
+
+class Storage:
+    """One data directory, locked while it is open."""
+
+    def __init__(self, disk: Disk, directory: Path, settings: RaftSettings) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._settings = settings
+        self._lock: Lock | None = None
+        self._metadata_store = MetadataStore(disk, directory)
+        self.journal = Journal(disk, directory, settings.segment_bytes)
+        self.snapshots = SnapshotStore(disk, directory)
+        self.log = MemoryLog()
+        self.position = NOTHING
+        """The last entry that the newest snapshot covers."""
+        self.metadata = Metadata("", "")
+
+    def open(self, cluster_id: str, node: str, machine: StateMachine) -> None:
+        """Load what is there into the state machine and the log.
+
+        Raises Damaged or Misconfigured when the node must not start.
+        """
+        self._lock = self._disk.lock(self._directory)
+        self.snapshots.clean()
+        self.metadata = self._metadata_store.load(cluster_id, node)
+        self._metadata_store.save(self.metadata)
+        self.log = self.journal.open()
+        damages = self._load_snapshot(machine)
+        self._check_fallback(damages)
+        self._join_journal_to_snapshot()
+        if self.log.last_term > self.metadata.term:
+            raise Damaged(self._directory / "metadata", "it is older than the journal")
+        for damage in damages:
+            _logger.error("%s; using an older snapshot and the journal", damage)
+            self.snapshots.set_aside(damage.path)
+
+    def _load_snapshot(self, machine: StateMachine) -> list[Damaged]:
+        """Load the newest sound snapshot; the damaged ones that are newer."""
+        damages: list[Damaged] = []
+        for found in self.snapshots.candidates():
+            if isinstance(found, Damaged):
+                damages.append(found)
+                continue
+            try:
+                machine.load(found.chunks())
+            except ValueError as error:
+                damages.append(Damaged(found.path, f"the state machine refused it: {error}"))
+                continue
+            finally:
+                found.close()
+            self.position = found.position
+            break
+        return damages
+
+    def _check_fallback(self, damages: list[Damaged]) -> None:
+        """A damaged snapshot is bearable only if journal and older snapshot hold all it held."""
+        if not damages:
+            return
+        newest = int(damages[0].path.name.rpartition("-")[2])
+        covered = not self.journal.empty and self.log.base_index <= self.position.index
+        if not covered or self.log.last_index < newest:
+            raise damages[0]
+
+    def _join_journal_to_snapshot(self) -> None:
+        position, log = self.position, self.log
+        if self.journal.empty:
+            if position == NOTHING and self.metadata.caught_up:
+                raise Damaged(self._directory / segment_name(1), "the journal is missing")
+            self._restart_log_after(position)
+        elif log.base_index > position.index:
+            raise Damaged(
+                self._directory / segment_name(log.base_index + 1),
+                f"the journal begins here, but the snapshot ends at {position.index}",
+            )
+        elif log.term_at(position.index) != position.term:
+            # Either all of the journal is older than an installed snapshot, or what follows the
+            # snapshot's place followed another entry there and was never committed.
+            self._restart_log_after(position)
+        else:
+            log.forget_to(position.index - self._settings.trailing_entries)
+
+    def _restart_log_after(self, position: Position) -> None:
+        self.journal.reset(position.index, position.term)
+        self.log.reset(position.index, position.term)
+
+    def save_vote(self, term: int, vote: str | None) -> None:
+        """Make term and vote durable; only then may either be spoken of."""
+        assert term >= self.metadata.term, "terms never fall"
+        if (term, vote) != (self.metadata.term, self.metadata.vote):
+            self._save(msgspec.structs.replace(self.metadata, term=term, vote=vote))
+
+    def save_caught_up(self) -> None:
+        """Remember that this disk holds all that a leader had committed."""
+        if not self.metadata.caught_up:
+            self._save(msgspec.structs.replace(self.metadata, caught_up=True))
+
+    def _save(self, metadata: Metadata) -> None:
+        self._metadata_store.save(metadata)
+        self.metadata = metadata
+
+    def append(self, entry: Entry) -> None:
+        self.log.append(entry)
+        self.journal.append(entry)
+
+    def truncate_from(self, index: int) -> None:
+        term_before = self.log.term_at(index - 1)
+        assert term_before is not None
+        self.log.truncate_from(index)
+        self.journal.truncate_from(index, term_before)
+
+    def take_snapshot(self, position: Position, chunks: Iterable[bytes]) -> int:
+        """Store a snapshot and let go of what it makes superfluous; its size."""
+        assert position.index > self.position.index
+        size = self.snapshots.write(position, chunks)
+        self.position = position
+        self.journal.forget_to(self.snapshots.previous_index())
+        self.log.forget_to(position.index - self._settings.trailing_entries)
+        return size
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Publish a received snapshot; the log, which holds nothing behind it, starts anew."""
+        position = snapshot.position
+        assert position.index > self.position.index
+        self.snapshots.incoming_publish(position.index)
+        self.position = position
+        self._restart_log_after(position)
+
+    def close(self) -> None:
+        self.snapshots.close()
+        self.journal.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
