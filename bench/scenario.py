@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from timeball.bench import workload
 from timeball.bench.history import (
@@ -24,6 +24,7 @@ from timeball.bench.processes import WorkerProcess
 from timeball.bench.recording import RecordingClient
 from timeball.bench.watching import GLANCE_S, Nodes, NotSeen, Watch
 from timeball.client.messages import At, ExecutionView, NewJob, Retry
+from timeball.cluster.localcluster import LocalCluster
 
 WORKERS = 3
 LEASE_MS = 2_000
@@ -37,26 +38,12 @@ STREAM_AFTER_RETURN_S = 1.0
 T = TypeVar("T")
 
 
-class Cluster(Protocol):
-    """What the story needs of the three node processes."""
-
-    @property
-    def urls(self) -> dict[str, str]:
-        """Each node's URL by its name."""
-
-    async def start_node(self, name: str) -> None:
-        """Start a node's process."""
-
-    async def kill_node(self, name: str) -> None:
-        """End a node's process with SIGKILL and wait for its end."""
-
-
 class Scenario:
     """Runs the story once. `tell` hears what happens, for whoever looks on."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: LocalCluster,
         nodes: Nodes,
         client: RecordingClient,
         folder: Path,
@@ -159,7 +146,7 @@ class Scenario:
         )
         self._tell(f"SIGKILL to the leader, {leader.node}, under load")
         self._signalled(leader.node, "kill", led=True)
-        await self._cluster.kill_node(leader.node)
+        await self._cluster.kill(leader.node)
         following = await self._nodes.leader(above_term=leader.term)
         killed_us = self._recorder.clock_us()
         await self.watch.event(
@@ -170,7 +157,7 @@ class Scenario:
         )
         self._tell(f"{following.node} leads; restarting {leader.node}")
         self._signalled(leader.node, "start")
-        await self._cluster.start_node(leader.node)
+        await self._cluster.restart(leader.node)
         await self._caught_up(leader.node)
 
     # --- what steps are made of --------------------------------------------------------------
@@ -180,7 +167,7 @@ class Scenario:
         worker = WorkerProcess(name, self._folder, self._recorder)
         self.workers[name] = worker
         self.watch.follow(worker.history)
-        await worker.start(list(self._cluster.urls.values()), self._cure, LEASE_MS)
+        await worker.start(self._cluster.urls, self._cure, LEASE_MS)
 
     async def _one(self, label: str, job: NewJob | None = None) -> str:
         (created,) = await self._client.submit(label, [job or workload.job(label)], single=True)

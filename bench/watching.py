@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -126,11 +126,11 @@ class Nodes:
 
 
 @asynccontextmanager
-async def asking(urls: Iterable[tuple[str, str]], recorder: Recorder) -> AsyncIterator[Nodes]:
-    """Open a client for each node, given as (name, URL)."""
+async def asking(urls: Mapping[str, str], recorder: Recorder) -> AsyncIterator[Nodes]:
+    """Open a client for each node, given by name."""
     async with AsyncExitStack() as stack:
         clients = {
             name: await stack.enter_async_context(Client([url], timeout_ms=ANSWER_MS))
-            for name, url in urls
+            for name, url in urls.items()
         }
         yield Nodes(clients, recorder)

@@ -1,0 +1,109 @@
+"""The command `timeball demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from timeball.bench.demo import Outcome, run_demo
+from timeball.bench.report import render
+from timeball.bench.watching import NotSeen
+from timeball.client.errors import TimeballError
+from timeball.cluster.localcluster import NodeFailed
+
+EXIT_BROKEN = 1
+EXIT_INTERRUPTED = 130
+
+_FORESEEN = (NotSeen, NodeFailed, TimeballError, TimeoutError)
+"""What ends a demo without a defect of the demo itself."""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead.")
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep logs, data and histories in this new or empty folder.",
+)
+def demo(as_json: bool, keep: Path | None) -> None:
+    """Run three nodes and three workers through a minute of failures, and prove what held.
+
+    Ends with 0 when every promise held and every planned failure happened, else with 1.
+    """
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        if any(keep.iterdir()):
+            raise click.BadParameter(f"{keep} is not empty", param_hint="--keep")
+    with _folder(keep) as folder, _telling() as tell:
+        outcome = _run(folder, tell)
+    if as_json:
+        click.echo(outcome.as_json())
+    else:
+        render(outcome, Console(width=None if sys.stdout.isatty() else 120))
+    sys.exit(EXIT_BROKEN if outcome.failures else 0)
+
+
+def _run(folder: Path, tell: Callable[[str], None]) -> Outcome:
+    try:
+        return asyncio.run(_until_signalled(folder, tell))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        click.echo("Interrupted; every process is ended.", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except (ExceptionGroup, *_FORESEEN) as error:
+        leaves = list(_leaves(error))
+        if not all(isinstance(leaf, _FORESEEN) for leaf in leaves):
+            raise
+        for leaf in leaves:
+            click.echo(f"FAILED: {type(leaf).__name__}: {leaf}", err=True)
+        sys.exit(EXIT_BROKEN)
+
+
+async def _until_signalled(folder: Path, tell: Callable[[str], None]) -> Outcome:
+    """Run the demo; SIGTERM ends it in the same orderly way as SIGINT does."""
+    main = asyncio.current_task()
+    assert main is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+    return await run_demo(folder, tell)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        yield keep.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="timeball-demo-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _telling() -> Iterator[Callable[[str], None]]:
+    """Show on stderr what happens: a live line at a terminal, a line for each step elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: click.echo(text, err=True)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("Starting")
+
+        def tell(text: str) -> None:
+            progress.update(task, description=text)
+            progress.console.print(f"[dim]{text}[/]")
+
+        yield tell
