@@ -17,7 +17,7 @@ import logging
 import random
 import secrets
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 from timeball.cluster.raft.handshake import (
@@ -76,8 +76,7 @@ class Connection(asyncio.Protocol):
         return self._network.name if self._dialled is not None else self.peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         if not self._network.admit(self):
             self.abort()
         elif self._dialled is not None:

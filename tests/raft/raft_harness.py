@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
 from timeball.cluster.raft.consensus import Consensus
 from timeball.cluster.raft.errors import Misconfigured
 from timeball.cluster.raft.interface import Observer
@@ -410,7 +409,7 @@ class Cluster:
             member.recorder = Recorder()
             member.consensus = Consensus(
                 name,
-                {n: ("127.0.0.1", 1) for n in self.members},
+                dict.fromkeys(self.members, ("127.0.0.1", 1)),
                 Path("/data"),
                 b"s" * 32,
                 member.machine,

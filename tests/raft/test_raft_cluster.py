@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 from raft_harness import Cluster, virtual
-
 from timeball.cluster.raft.errors import NotLeader
 
 
