@@ -98,7 +98,7 @@ class StateMachine:
 
         Indexes rise, with gaps where consensus wrote entries of its own (a new leader's
         barrier), which carry nothing for the state. Whatever keeps this node from applying
-        the entry as the others do (an operation it does not know, a gap, a defect) halts
+        the entry as the others do (an operation it does not know, a repeat, a defect) halts
         it for good: a state that may differ must not go on.
         """
         if self.halted is None:

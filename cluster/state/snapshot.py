@@ -487,10 +487,14 @@ class _Loader:
         self._store.dead[execution] = None
 
     def _share_with_job(self, record: KeyRecord) -> None:
+        """Hold the same objects as the job where they are equal, as after a create."""
         job = self._store.jobs.get(record.job)
         if job is not None and job.idempotency_key == record.key:
             record.key, record.job = job.idempotency_key, job.id
-            record.since_ms = job.created_ms
+            if record.nominal_ms == job.planned_ms:
+                record.nominal_ms = job.planned_ms
+            if record.since_ms == job.created_ms:
+                record.since_ms = job.created_ms
 
     def _remember(self, memory: Memory[Any], record: Any) -> None:
         if record.since_ms > self._store.log_time_ms:

@@ -1,0 +1,169 @@
+"""The state as bytes and back: everything, the same everywhere, and nothing unsound."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from timeball.cluster.state import snapshot
+from timeball.cluster.state.machine import StateMachine
+from timeball.cluster.state.operations import Advance, AdvanceTimetables, Cron, Every, NewJob
+from timeball.cluster.state.records import ExecutionState
+
+
+@pytest.fixture
+def full(log):
+    """A state with something of everything in it."""
+    recurring = log.create(timetable=Cron("* * * * *", "Europe/Berlin"), queue="cron")
+    job, first_ms = recurring
+    log.apply(AdvanceTimetables([Advance(job, first_ms, [first_ms + 1], first_ms + 9, missed=1)]))
+    ended = log.create(timetable=Every(1_000, 0), queue="cron")
+    log.create_all(
+        NewJob("q", b"1", idempotency_key="k", fingerprint=b"f", delay_ms=5), request_id="r"
+    )
+    failed, token = log.claimed()
+    log.fail(failed, token, error_type="E", message="m")
+    released, token = log.claimed()
+    log.release(released, token)
+    died, token = log.claimed()
+    log.fail(died, token, non_retryable=True)
+    replayed, token = log.claimed()
+    log.fail(replayed, token, non_retryable=True)
+    log.replay(replayed)
+    done, token = log.claimed()
+    log.succeed(done, token, result=b"\x07")
+    cancelled = log.create()
+    log.cancel(cancelled)
+    log.cancel(ended)
+    held = [log.create() for _ in range(3)]
+    tokens = log.claim(*held, request_id="c")
+    log.start(held[1], tokens[1])
+    log.cancel(held[2])
+    return log
+
+
+def restored(machine):
+    other = StateMachine()
+    other.load(list(machine.dump()))
+    return other
+
+
+def test_a_restored_state_dumps_to_the_same_bytes(full):
+    other = restored(full.machine)
+    assert list(other.dump()) == list(full.machine.dump())
+    assert other.digest() == full.machine.digest()
+
+
+def test_a_restored_state_behaves_the_same(full):
+    twin = type(full)()
+    twin.machine, twin.index, twin.now_ms = restored(full.machine), full.index, full.now_ms
+    for log in (full, twin):
+        for execution in list(log.machine.leased.values()):
+            hold = (execution.job.id, execution.nominal_ms)
+            log.pass_ms(10)
+            log.expire(hold, execution.token)
+        log.create_all(NewJob("q", b"1", idempotency_key="k", fingerprint=b"f"), request_id="x")
+        log.create_all(NewJob("q", b"1"), request_id="r")
+        log.create()
+        log.settings(keep_finished=1, keep_dead=0)
+    assert twin.machine.digest() == full.machine.digest()
+    assert twin.applied.verdicts == full.applied.verdicts
+
+
+def test_indexes_are_derived_anew(full):
+    other = restored(full.machine)
+    assert len(other.pending) == len(full.machine.pending)
+    assert len(other.timetables) == len(full.machine.timetables) == 1
+    assert list(other.leased) == list(full.machine.leased)
+    assert other.remembered_claim("c") == full.machine.remembered_claim("c")
+    for name, counts in full.machine.queues.items():
+        assert msgspec.structs.asdict(other.queues[name]) == msgspec.structs.asdict(counts)
+
+
+def test_an_empty_state_can_be_restored():
+    assert restored(StateMachine()).digest() == StateMachine().digest()
+
+
+def test_chunks_hold_a_bounded_number_of_records(log, monkeypatch):
+    monkeypatch.setattr(snapshot, "RECORDS_PER_CHUNK", 10)
+    log.create_all(*[NewJob("q", b"")] * 25)
+    job, first_ms = log.create(timetable=Cron("* * * * *"))
+    nominals = [first_ms + step for step in range(1, 25)]
+    log.apply(AdvanceTimetables([Advance(job, first_ms, nominals, nominals[-1])]))
+    sizes = [len(msgspec.msgpack.decode(chunk)[1]) for chunk in log.machine.dump()]
+    assert max(sizes[1:-1]) == 10
+    assert restored(log.machine).digest() == log.machine.digest()
+
+
+def test_loading_ends_a_halt(full):
+    chunks = list(full.machine.dump())
+    full.machine.apply(full.index + 1, b"garbage")
+    full.machine.load(chunks)
+    full.create()
+
+
+def test_a_dump_that_is_cut_or_shuffled_is_refused_and_the_old_state_stays(full):
+    chunks = list(full.machine.dump())
+    other = StateMachine()
+    before = other.digest()
+    for at in range(len(chunks)):
+        with pytest.raises(ValueError, match="state dump"):
+            other.load(chunks[:at] + chunks[at + 1 :])
+        with pytest.raises(ValueError, match="state dump"):
+            other.load(chunks[:at])
+        with pytest.raises(ValueError, match="state dump"):
+            other.load([*chunks[:at], chunks[at], *chunks[at:]])
+        with pytest.raises(ValueError, match="state dump"):
+            other.load([*chunks[:at], chunks[at][:-1], *chunks[at + 1 :]])
+    assert other.digest() == before
+
+
+def altered(machine, kind, change):
+    """The dump of `machine` with the records of one kind changed in place."""
+    chunks = []
+    for chunk in machine.dump():
+        found, records = msgspec.msgpack.decode(chunk)
+        if found == kind:
+            change(records)
+        chunks.append(msgspec.msgpack.encode([found, records]))
+    return chunks
+
+
+def held_one(records):
+    states = (ExecutionState.LEASED, ExecutionState.RUNNING)
+    return next(job[-1] for job in records if job[-1] and job[-1][4] in states)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (snapshot._HEADER, lambda header: header.__setitem__(0, "other")),
+        (snapshot._HEADER, lambda header: header.__setitem__(1, 2)),
+        (snapshot._HEADER, lambda header: header.__setitem__(2, 1)),
+        (snapshot._HEADER, lambda header: header.__setitem__(3, -1)),
+        (snapshot._HEADER, lambda header: header.__setitem__(4, 0)),
+        (snapshot._QUEUES, lambda queues: queues.__setitem__(0, ["none", 0, 0, 0, 0])),
+        (snapshot._QUEUES, lambda queues: queues.__setitem__(0, queues[1])),
+        (snapshot._JOBS, lambda jobs: jobs.reverse()),
+        (snapshot._JOBS, lambda jobs: jobs[0].__setitem__(9, 1)),
+        (snapshot._JOBS, lambda jobs: jobs[0].__setitem__(10, -1)),
+        (snapshot._JOBS, lambda jobs: jobs[2].__setitem__(-1, None)),
+        (snapshot._JOBS, lambda jobs: held_one(jobs).__setitem__(5, 5)),
+        (snapshot._JOBS, lambda jobs: held_one(jobs).__setitem__(4, 0)),
+        (snapshot._JOBS, lambda jobs: held_one(jobs).__setitem__(0, 1)),
+        (snapshot._JOBS, lambda jobs: held_one(jobs).__setitem__(8, 1)),
+        (snapshot._JOBS, lambda jobs: held_one(jobs).__setitem__(3, 0)),
+        (snapshot._EXECUTIONS, lambda executions: executions.reverse()),
+        (snapshot._EXECUTIONS, lambda executions: executions[0].__setitem__(0, 1)),
+        (snapshot._FINISHED, lambda places: places.reverse()),
+        (snapshot._FINISHED, lambda places: places[0].__setitem__(2, 0)),
+        (snapshot._FINISHED, lambda places: places[0].__setitem__(0, 1)),
+        (snapshot._DEAD, lambda places: places[0].__setitem__(2, 0)),
+        (snapshot._DEAD, lambda places: places[0].__setitem__(0, 1)),
+        (snapshot._KEYS, lambda keys: keys[0].__setitem__(1, 2**62)),
+    ],
+)
+def test_a_state_that_the_rules_can_not_reach_is_refused(full, kind, change):
+    full.pass_ms(1)
+    full.cancel(full.create())
+    with pytest.raises(ValueError, match="state dump"):
+        StateMachine().load(altered(full.machine, kind, change))
