@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterator
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
@@ -9,6 +10,23 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 _STALE_ENTRIES_ALLOWED: Final = 64
+_SPAN_BITS: Final = 10
+
+
+class _Span(Generic[T]):
+    """The buckets of 1024 successive numbers, in two maps that share no number."""
+
+    __slots__ = ("crowds", "lone")
+
+    def __init__(self) -> None:
+        self.lone: dict[int, T] = {}  # buckets that hold one item
+        self.crowds: dict[int, dict[T, None]] = {}  # buckets that hold more, or once did
+
+    def numbers(self) -> list[int]:
+        return [*self.lone, *self.crowds]
+
+    def items(self, number: int) -> list[T]:
+        return [self.lone[number]] if number in self.lone else list(self.crowds.get(number, ()))
 
 
 class TimeBuckets(Generic[T]):
@@ -19,23 +37,26 @@ class TimeBuckets(Generic[T]):
     stand in the order in which they were added, the same on every node that
     adds and discards the same things.
 
-    Costs: `add` and `discard` O(1) (O(log buckets) when a bucket is new),
-    `first` O(1), reading k buckets O(k log k) plus what they hold. About 40 to
-    75 bytes an item where buckets are full; a bucket with one item takes no
-    container of its own.
+    Buckets lie in spans of 1024 (17 minutes of seconds), and only the spans
+    are kept in order of time, by a heap. So however many buckets there are, no
+    map is so large that its growth would hold up the caller.
+
+    Costs: `add` and `discard` O(1) (O(log spans) when a span is new); `first`
+    and each bucket read O(1) but for the sorting of one span's numbers. About
+    40 to 75 bytes an item where buckets are full; a bucket with one item has
+    no container of its own and takes about 90.
     """
 
-    __slots__ = ("_count", "_crowds", "_lone", "_starts", "_width_ms")
+    __slots__ = ("_count", "_span_numbers", "_spans", "_width_ms")
 
     def __init__(self, width_ms: int = 1000) -> None:
         """Start without items; each bucket lasts `width_ms` milliseconds."""
         assert width_ms >= 1
         self._width_ms = width_ms
         self._count = 0
-        self._lone: dict[int, T] = {}  # buckets with one item
-        self._crowds: dict[int, dict[T, None]] = {}  # buckets with more
-        # Starts of all buckets, as a heap; some of buckets that are gone, some twice.
-        self._starts: list[int] = []
+        self._spans: dict[int, _Span[T]] = {}
+        # A heap; some numbers are of spans that are gone, some stand in it twice.
+        self._span_numbers: list[int] = []
 
     @property
     def width_ms(self) -> int:
@@ -52,52 +73,57 @@ class TimeBuckets(Generic[T]):
 
     def add(self, due_ms: int, item: T) -> None:
         """Put `item` into the bucket of `due_ms`; adding it there again changes nothing."""
-        start = due_ms - due_ms % self._width_ms
-        crowd = self._crowds.get(start)
+        number = due_ms // self._width_ms
+        span = self._spans.get(number >> _SPAN_BITS)
+        if span is None:
+            span = self._spans[number >> _SPAN_BITS] = _Span()
+            heappush(self._span_numbers, number >> _SPAN_BITS)
+        crowd = span.crowds.get(number)
         if crowd is not None:
-            self._count += item not in crowd
+            if item in crowd:
+                return
             crowd[item] = None
-        elif start in self._lone:
-            other = self._lone[start]
-            if other != item:
-                del self._lone[start]
-                self._crowds[start] = {other: None, item: None}
-                self._count += 1
+        elif number in span.lone:
+            if span.lone[number] == item:
+                return
+            span.crowds[number] = {span.lone.pop(number): None, item: None}
         else:
-            self._lone[start] = item
-            self._count += 1
-            heappush(self._starts, start)
+            span.lone[number] = item
+        self._count += 1
 
     def discard(self, due_ms: int, item: T) -> bool:
         """Take `item` out of the bucket of `due_ms`; False if it is not in there."""
-        start = due_ms - due_ms % self._width_ms
-        crowd = self._crowds.get(start)
-        if crowd is not None:
-            if item not in crowd:
-                return False
+        number = due_ms // self._width_ms
+        span = self._spans.get(number >> _SPAN_BITS)
+        if span is None:
+            return False
+        crowd = span.crowds.get(number)
+        if crowd is not None and item in crowd:
             del crowd[item]
             if not crowd:
-                del self._crowds[start]
-        elif start in self._lone and self._lone[start] == item:
-            del self._lone[start]
+                del span.crowds[number]
+        elif number in span.lone and span.lone[number] == item:
+            del span.lone[number]
         else:
             return False
         self._count -= 1
-        self._sweep_starts()
+        if not span.lone and not span.crowds:
+            self._close_span(number >> _SPAN_BITS)
         return True
 
     def first(self) -> int | None:
         """The start of the earliest bucket; None when there is no item."""
-        starts = self._starts
-        while starts and not self._exists(starts[0]):
-            heappop(starts)
-        return starts[0] if starts else None
+        heap = self._span_numbers
+        while heap and heap[0] not in self._spans:
+            heappop(heap)
+        return min(self._spans[heap[0]].numbers()) * self._width_ms if heap else None
 
     def items(self, start_ms: int) -> list[T]:
         """A copy of what the bucket that starts at `start_ms` holds, in order of adding."""
-        if start_ms in self._lone:
-            return [self._lone[start_ms]]
-        return list(self._crowds.get(start_ms, ()))
+        number, remainder = divmod(start_ms, self._width_ms)
+        assert remainder == 0, "a bucket is named by its start"
+        span = self._spans.get(number >> _SPAN_BITS)
+        return span.items(number) if span is not None else []
 
     def upto(self, end_ms: int, *, from_ms: int | None = None) -> Iterator[tuple[int, list[T]]]:
         """Read the buckets with `from_ms` <= start <= `end_ms`, earliest first.
@@ -107,25 +133,30 @@ class TimeBuckets(Generic[T]):
         emptied by then is left out. So adding and discarding between steps is
         safe; a bucket that appears meanwhile is seen by the next call.
         """
-        found = self._starts_upto(end_ms)
-        starts = sorted(found if from_ms is None else (s for s in found if s >= from_ms))
+        last = end_ms // self._width_ms
+        spans = sorted(self._span_numbers_upto(last >> _SPAN_BITS))
+        if from_ms is not None:
+            spans = spans[bisect_left(spans, from_ms // self._width_ms >> _SPAN_BITS) :]
+        starts: list[int] = []
+        for span in spans:
+            numbers = sorted(self._spans[span].numbers())
+            starts += [number * self._width_ms for number in numbers if number <= last]
+        if from_ms is not None:
+            starts = starts[bisect_left(starts, from_ms) :]
         return ((start, items) for start in starts if (items := self.items(start)))
 
-    def _exists(self, start_ms: int) -> bool:
-        return start_ms in self._lone or start_ms in self._crowds
-
-    def _starts_upto(self, end_ms: int) -> set[int]:
-        """Starts at or before `end_ms`; beneath a later one the heap holds none."""
-        heap, found, nodes = self._starts, set[int](), [0]
+    def _span_numbers_upto(self, last: int) -> set[int]:
+        """The spans numbered `last` or less; beneath a higher number the heap holds none."""
+        heap, found, nodes = self._span_numbers, set[int](), [0]
         while nodes:
             node = nodes.pop()
-            if node < len(heap) and heap[node] <= end_ms:
+            if node < len(heap) and heap[node] <= last:
                 found.add(heap[node])
                 nodes += (2 * node + 1, 2 * node + 2)
-        return found
+        return found & self._spans.keys()
 
-    def _sweep_starts(self) -> None:
-        """Drop the starts of vanished buckets once they are the greater part."""
-        buckets = len(self._lone) + len(self._crowds)
-        if len(self._starts) > 2 * buckets + _STALE_ENTRIES_ALLOWED:
-            self._starts = sorted((*self._lone, *self._crowds))
+    def _close_span(self, span_number: int) -> None:
+        """Forget an empty span; drop stale numbers once they are the greater part."""
+        del self._spans[span_number]
+        if len(self._span_numbers) > 2 * len(self._spans) + _STALE_ENTRIES_ALLOWED:
+            self._span_numbers = sorted(self._spans)

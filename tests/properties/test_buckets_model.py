@@ -11,7 +11,7 @@ dues = st.one_of(
     st.integers(-50, 50),
     st.builds(
         lambda edge, near: edge + near,
-        st.sampled_from([2**31, 2**53, 2**63]),
+        st.sampled_from([1024, 7168, 1_024_000, 2**31, 2**53, 2**63]),
         st.integers(-2, 2),
     ),
 )

@@ -78,7 +78,7 @@ class QueueAgainstPlainList(RuleBasedStateMachine):
 
     @rule(limit=st.integers(0, 12))
     def take(self, limit: int) -> None:
-        expected = []
+        expected: list[int] = []
         while self.waiting and len(expected) < limit:
             one = self.next_by_the_rule()
             self.waiting.remove(one)
