@@ -1,0 +1,233 @@
+"""Bytes to messages and back: content negotiation and strict decoding.
+
+Both forms are decoded by the same typed definitions. Whatever a decoder dislikes becomes
+an InvalidRequest that names the field; nothing that a client sends raises anything else.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from timeball.client.errors import (
+    InvalidRequest,
+    NotAcceptable,
+    TooLarge,
+    UnsupportedMediaType,
+)
+from timeball.client.messages import MAX_BATCH, MAX_PAYLOAD_BYTES, FieldError
+from timeball.cluster.http.exchange import Form
+from timeball.cluster.validation import blame
+
+Message = TypeVar("Message")
+
+CONTENT_TYPES: dict[Form, str] = {"json": "application/json", "msgpack": "application/msgpack"}
+PROBLEM_TYPES: dict[Form, str] = {
+    "json": "application/problem+json",
+    "msgpack": "application/problem+msgpack",
+}
+_FORMS: dict[str, Form] = {
+    "application/json": "json",
+    "application/problem+json": "json",
+    "application/msgpack": "msgpack",
+    "application/x-msgpack": "msgpack",
+    "application/vnd.msgpack": "msgpack",
+    "application/problem+msgpack": "msgpack",
+}
+_ANY = ("*/*", "application/*")
+MAX_DEPTH = 64
+"""Deepest nesting of lists and maps in a payload or result."""
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
+EMPTY = b"\xc0"
+"""MessagePack's nil: a payload or result that was not given."""
+
+_msgpack = msgspec.msgpack.Encoder()
+_canonical = msgspec.msgpack.Encoder(order="deterministic")
+_json = msgspec.json.Encoder()
+
+
+# --- negotiation -----------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)
+def body_form(content_type: str) -> Form:
+    """The form of a body, by its Content-Type; raises UnsupportedMediaType."""
+    form = _FORMS.get(content_type.partition(";")[0].strip().lower())
+    if form is None:
+        raise UnsupportedMediaType(
+            f"{content_type[:100] or 'no content type'}: send application/json or "
+            "application/msgpack"
+        )
+    return form
+
+
+@functools.lru_cache(maxsize=64)
+def answer_form(accept: str, default: Form) -> Form:
+    """The form of the answer: the best that `accept` allows; raises NotAcceptable.
+
+    An empty header, and a tie that includes the default, are decided by `default`.
+    """
+    if not accept.strip():
+        return default
+    best: Form | None = None
+    best_quality = 0.0
+    for choice in accept.split(","):
+        kind, _, parameters = choice.partition(";")
+        kind = kind.strip().lower()
+        form = default if kind in _ANY else _FORMS.get(kind)
+        quality = _quality(parameters)
+        if form is None or quality == 0:
+            continue
+        if quality > best_quality or (quality == best_quality and form == default):
+            best, best_quality = form, quality
+    if best is None:
+        raise NotAcceptable(f"{accept[:100]}: accept application/json or application/msgpack")
+    return best
+
+
+def _quality(parameters: str) -> float:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                quality = float(value)
+            except ValueError:
+                return 0.0
+            return quality if 0 <= quality <= 1 else 0.0
+    return 1.0
+
+
+# --- bodies ----------------------------------------------------------------------------------
+
+
+class BodyDecoder:
+    """Decodes one kind of message from either form."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self._decoders: dict[Form, Callable[[bytes], Any]] = {
+            "json": msgspec.json.Decoder(kind).decode,
+            "msgpack": msgspec.msgpack.Decoder(kind).decode,
+        }
+
+    def decode(self, body: bytes, form: Form | None) -> Any:
+        """Decode a body; raises InvalidRequest or TooLarge, naming the field at fault."""
+        if form is None or not body:
+            raise InvalidRequest.at("body", "this request needs a body")
+        try:
+            return self._decoders[form](body)
+        except msgspec.ValidationError as error:
+            raise _refusal(*blame(error)) from error
+        except msgspec.DecodeError as error:
+            raise _malformed(body, form, str(error)) from error
+        except RecursionError as error:
+            raise InvalidRequest.at("body", f"nested more than {MAX_DEPTH} deep") from error
+
+
+def _refusal(field: str, detail: str) -> InvalidRequest:
+    field = field or "body"
+    if detail == f"Expected `array` of length <= {MAX_BATCH}":
+        detail = f"more than {MAX_BATCH} items"
+        return TooLarge(f"{field}: {detail}", errors=[FieldError(field=field, detail=detail)])
+    return InvalidRequest.at(field, detail)
+
+
+def _malformed(body: bytes, form: Form, detail: str) -> InvalidRequest:
+    """Blame the field that holds the damage, when the document around it can be read."""
+    field = _damaged_field(body, form) if "UTF-8" in detail or form == "json" else ""
+    return InvalidRequest.at(field or "body", detail)
+
+
+def _damaged_field(body: bytes, form: Form) -> str:
+    decode: Any = msgspec.json.decode if form == "json" else msgspec.msgpack.decode
+    path = ""
+    raw = body
+    for _ in range(MAX_DEPTH):
+        parts = _split(raw, decode)
+        for name, part in parts:
+            try:
+                decode(part)
+            except (msgspec.DecodeError, RecursionError):
+                path += f".{name}" if isinstance(name, str) else f"[{name}]"
+                raw = bytes(part)
+                break
+        else:
+            break
+    return path.removeprefix(".")[:200]
+
+
+def _split(raw: bytes, decode: Any) -> list[tuple[str | int, msgspec.Raw]]:
+    for shape in (dict[str, msgspec.Raw], list[msgspec.Raw]):
+        try:
+            found = decode(raw, type=shape)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        return list(found.items()) if isinstance(found, dict) else list(enumerate(found))
+    return []
+
+
+def encode(message: Any, form: Form) -> bytes:
+    """Encode an answer."""
+    return _json.encode(message) if form == "json" else _msgpack.encode(message)
+
+
+# --- values that travel through: payloads and results ---------------------------------------
+
+
+def pack_value(value: Any, field: str) -> bytes:
+    """Encode a decoded payload or result as MessagePack, the form in which it is kept.
+
+    Raises InvalidRequest naming `field` for what only one of the two forms could carry
+    (extension types, NaN and infinities, integers beyond 64 bits, keys that are not text),
+    and TooLarge beyond `MAX_PAYLOAD_BYTES`.
+    """
+    if value is None:
+        return EMPTY
+    _check_value(value, field)
+    packed = _msgpack.encode(value)
+    if len(packed) > MAX_PAYLOAD_BYTES:
+        detail = f"{len(packed)} bytes as MessagePack, more than {MAX_PAYLOAD_BYTES}"
+        raise TooLarge(f"{field}: {detail}", errors=[FieldError(field=field, detail=detail)])
+    return packed
+
+
+def _check_value(value: Any, field: str) -> None:
+    level = [value]
+    for depth in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for item in level:
+            kind = type(item)
+            if depth == MAX_DEPTH and (kind is dict or kind is list):
+                raise InvalidRequest.at(field, f"nested more than {MAX_DEPTH} deep")
+            if kind is dict:
+                if not all(type(key) is str for key in item):
+                    raise InvalidRequest.at(field, "the keys of a map must be text")
+                below.extend(item.values())
+            elif kind is list:
+                below.extend(item)
+            elif kind is float:
+                if not math.isfinite(item):
+                    raise InvalidRequest.at(field, f"{item} is not a number")
+            elif kind is int:
+                if not MIN_INTEGER <= item <= MAX_INTEGER:
+                    raise InvalidRequest.at(field, "an integer is beyond 64 bits")
+            elif not (item is None or kind is str or kind is bool or kind is bytes):
+                raise InvalidRequest.at(field, "extension types are not supported")
+        if not below:
+            return
+        level = below
+
+
+def show_value(packed: bytes, form: Form) -> Any:
+    """A kept payload or result, ready to be put into an answer of that form."""
+    if not packed:
+        return None
+    return msgspec.Raw(packed) if form == "msgpack" else msgspec.msgpack.decode(packed)
+
+
+def fingerprint(*fields: Any) -> bytes:
+    """A hash of a request's meaning, equal for its two forms and any order of map keys."""
+    return hashlib.blake2b(_canonical.encode(fields), digest_size=16).digest()

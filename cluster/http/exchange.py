@@ -1,0 +1,67 @@
+"""A request and its response as plain values, so that handlers know no web framework."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+from timeball.client.errors import InvalidRequest
+
+Form = Literal["json", "msgpack"]
+"""The two representations that every message has."""
+
+
+class Request(msgspec.Struct, kw_only=True, eq=False):
+    """One request, its body already read whole.
+
+    `headers` are keyed by lower-case names. `answer_form` is what the client accepts,
+    `body_form` what it sent (None: nothing).
+    """
+
+    method: str
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+    body_form: Form | None = None
+    answer_form: Form = "json"
+    parameters: dict[str, str] = {}
+    """The named parts of the path, as the route matched them."""
+
+
+class Response(msgspec.Struct, kw_only=True, eq=False):
+    """One response. `undelivered` is called when it could not be written to the client."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = ""
+    headers: dict[str, str] = {}
+    undelivered: Callable[[], None] | None = None
+
+
+class Answered(msgspec.Struct, kw_only=True, eq=False):
+    """What a handler returns: a message that still has to be put into the negotiated form."""
+
+    message: Any
+    status: int = 200
+    headers: dict[str, str] = {}
+    undelivered: Callable[[], None] | None = None
+
+
+Handler = Callable[[Request], Awaitable["Answered | Response"]]
+
+IDEMPOTENCY_KEY = "idempotency-key"
+REQUEST_ID = "timeball-request-id"
+APPLIED_INDEX = "Timeball-Applied-Index"
+HOPS = "Timeball-Hops"
+
+
+def read_header(request: Request, name: str, longest: int) -> str:
+    """The value of a header, empty when it was not sent; raises InvalidRequest by its name."""
+    value = request.headers.get(name, "")
+    if name in request.headers and not 1 <= len(value) <= longest:
+        raise InvalidRequest.at(name, f"expected 1 to {longest} characters")
+    if not value.isprintable():  # what is not UTF-8 arrives as lone surrogates, not printable
+        raise InvalidRequest.at(name, "expected printable characters, in UTF-8")
+    return value

@@ -1,0 +1,110 @@
+"""Query parameters of lists, and the opaque cursors that lead from page to page."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Collection
+from urllib.parse import parse_qsl
+
+import msgspec
+from timeball.client.errors import InvalidRequest
+from timeball.client.messages import MAX_BATCH, decode_job_id
+
+DEFAULT_LIMIT = 100
+MAX_PARAMETERS = 10
+MAX_CURSOR = 100
+_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+Position = tuple[int, ...]
+"""Where a page ended: a job id, or a job id and a nominal time."""
+
+_cursors = msgspec.msgpack.Decoder(tuple[str, list[int]])
+
+
+def read_query(query: str, known: Collection[str]) -> dict[str, str]:
+    """The parameters of a query; refuses unknown and repeated ones by name."""
+    if not query:
+        return {}
+    try:
+        pairs = parse_qsl(
+            query,
+            keep_blank_values=True,
+            strict_parsing=True,
+            errors="strict",
+            max_num_fields=MAX_PARAMETERS,
+        )
+    except ValueError as error:
+        raise InvalidRequest.at("query", "the query string is malformed") from error
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            expected = ", ".join(sorted(known)) or "none"
+            raise InvalidRequest.at(name[:100], f"unknown query parameter; known are: {expected}")
+        if name in found:
+            raise InvalidRequest.at(name, "given more than once")
+        found[name] = value
+    return found
+
+
+def read_limit(parameters: dict[str, str]) -> int:
+    """The `limit` of a page."""
+    text = parameters.get("limit")
+    if text is None:
+        return DEFAULT_LIMIT
+    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_BATCH:
+        return int(text)
+    raise InvalidRequest.at(
+        "limit", f"expected an integer from 1 to {MAX_BATCH}, got {text[:50]!r}"
+    )
+
+
+def read_queue(parameters: dict[str, str]) -> str | None:
+    """The `queue` to restrict a list to."""
+    queue = parameters.get("queue")
+    if queue is None or _QUEUE.fullmatch(queue):
+        return queue
+    raise InvalidRequest.at("queue", f"{queue[:80]!r} cannot name a queue")
+
+
+def read_job(parameters: dict[str, str]) -> int | None:
+    """The `job` to restrict a list to."""
+    text = parameters.get("job")
+    if text is None:
+        return None
+    try:
+        return decode_job_id(text)
+    except ValueError as error:
+        raise InvalidRequest.at("job", str(error)) from error
+
+
+def read_choice(parameters: dict[str, str], name: str, choices: Collection[str]) -> str | None:
+    """A parameter that is one of a few words."""
+    value = parameters.get(name)
+    if value is None or value in choices:
+        return value
+    raise InvalidRequest.at(name, f"expected one of {', '.join(choices)}, got {value[:50]!r}")
+
+
+def write_cursor(kind: str, position: Position) -> str:
+    """Render where a page of a list of that kind ended."""
+    packed = msgspec.msgpack.encode((kind, position))
+    return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+
+
+def read_cursor(parameters: dict[str, str], kind: str, length: int) -> Position | None:
+    """The position that the `cursor` stands for; None for the first page."""
+    text = parameters.get("cursor")
+    if text is None:
+        return None
+    try:
+        if len(text) > MAX_CURSOR or not text.isascii():
+            raise ValueError("too long")
+        packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        found_kind, position = _cursors.decode(packed)
+    except (ValueError, binascii.Error, RecursionError) as error:
+        raise InvalidRequest.at("cursor", "not a cursor that this list gave") from error
+    if found_kind != kind or len(position) != length or any(part < 0 for part in position):
+        raise InvalidRequest.at("cursor", "not a cursor that this list gave")
+    return tuple(position)

@@ -1,0 +1,58 @@
+"""Exceptions to problem documents (RFC 9457) in the form that the client accepts."""
+
+from __future__ import annotations
+
+import logging
+
+from timeball.client.errors import (
+    InternalError,
+    MethodNotAllowed,
+    OutcomeUnknown,
+    Overloaded,
+    TimeballError,
+    TooLarge,
+    Unavailable,
+)
+from timeball.cluster.http.codec import PROBLEM_TYPES, encode
+from timeball.cluster.http.exchange import Form, Response
+from timeball.cluster.raft import errors as consensus
+
+_log = logging.getLogger(__name__)
+
+RETRY_MS = 500
+"""What Retry-After suggests while leadership moves or a queue drains."""
+
+
+def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballError:
+    """The public error that stands for `error`; an unexpected one is logged as a defect."""
+    match error:
+        case TimeballError():
+            return error
+        case consensus.NotLeader():
+            return Unavailable("no leader serves", retry_after_ms=RETRY_MS, leader=leader_url)
+        case consensus.Overloaded() | consensus.Expired():
+            return Overloaded(str(error), retry_after_ms=RETRY_MS)
+        case consensus.EntryTooLarge():
+            return TooLarge(str(error))
+        case consensus.OutcomeUnknown():
+            return OutcomeUnknown(str(error), retry_after_ms=RETRY_MS)
+        case consensus.Halted():
+            return Unavailable("this node has stopped itself", retry_after_ms=RETRY_MS)
+        case _:
+            _log.error("a request failed inside the node", exc_info=error)
+            return InternalError("the node's log tells more")
+
+
+def problem_response(error: TimeballError, form: Form) -> Response:
+    """Render an error, with Retry-After in whole seconds where the client should come again."""
+    headers: dict[str, str] = {}
+    if error.retry_after_ms:
+        headers["Retry-After"] = str(-(-error.retry_after_ms // 1000))
+    if isinstance(error, MethodNotAllowed):
+        headers["Allow"] = error.detail
+    return Response(
+        status=error.http_status,
+        body=encode(error.problem(), form),
+        content_type=PROBLEM_TYPES[form],
+        headers=headers,
+    )
