@@ -109,33 +109,35 @@ class ReadyQueue(Generic[T]):
         for priority, lanes in enumerate(self._lanes):
             for partition, lane in enumerate(lanes):
                 while lane and self._is_stale(lane[0]):
-                    self._pop(priority, partition)
-                if lane and (oldest is None or lane[0][0] < oldest):
+                    heappop(lane)
+                    self._entries -= 1
+                if not lane:
+                    self._occupied[priority] &= ~(1 << partition)
+                elif oldest is None or lane[0][0] < oldest:
                     oldest = lane[0][0]
         return oldest
 
     def _take_of(self, priority: int, limit: int, taken: list[T]) -> None:
         """Take from the partitions of one priority in turn until `taken` has `limit` items."""
-        turn = self._turns[priority]
-        while len(taken) < limit and (occupied := self._occupied[priority]):
+        lanes, waiting = self._lanes[priority], self._waiting
+        occupied, turn = self._occupied[priority], self._turns[priority]
+        entries = self._entries
+        while occupied and len(taken) < limit:
             # The next occupied partition from the turn on, else the first of all.
             ahead = occupied >> turn << turn or occupied
             partition = (ahead & -ahead).bit_length() - 1
-            entry = self._pop(priority, partition)
-            if not self._is_stale(entry):
-                item = entry[3]
-                del self._waiting[item]
+            lane = lanes[partition]
+            entry = heappop(lane)
+            entries -= 1
+            if not lane:
+                occupied &= ~(1 << partition)
+            item = entry[3]
+            if waiting.get(item) is entry:
+                del waiting[item]
                 taken.append(item)
                 turn = partition + 1
-        self._turns[priority] = turn
-
-    def _pop(self, priority: int, partition: int) -> _Entry[T]:
-        lane = self._lanes[priority][partition]
-        entry = heappop(lane)
-        self._entries -= 1
-        if not lane:
-            self._occupied[priority] &= ~(1 << partition)
-        return entry
+        self._occupied[priority], self._turns[priority] = occupied, turn
+        self._entries = entries
 
     def _is_stale(self, entry: _Entry[T]) -> bool:
         return self._waiting.get(entry[3]) is not entry

@@ -91,8 +91,9 @@ class TimingWheel(Generic[T]):
     The overflow is a mapping of blocks with a heap of their numbers: its cost
     is O(1) an item, and it is looked at when the levels below are empty.
 
-    Costs: insert and cancel O(1) (O(log n) for past due items), a cancelled
-    item's memory is free at once, firing moves an item at most once a level.
+    Costs: insert and cancel O(1) (O(log n) for items due before the wheel's
+    time); a cancelled item is let go at once; firing moves an item at most
+    once a level, in steps of at most `moves_limit` items a call.
     """
 
     __slots__ = (
@@ -212,8 +213,8 @@ class TimingWheel(Generic[T]):
             if self._floor:
                 break
             level, start = self._earliest()
-            # The slot that holds now + 1 must cascade too, or the wheel's time
-            # would stand within a slot that still hides what is due there.
+            # The wheel's time comes to stand at now + 1, and no slot that holds
+            # the wheel's time may be left above level 0: so that one cascades too.
             if start is None or start > (now_ms if level == 0 else now_ms + 1):
                 if self._time <= now_ms:
                     self._time = now_ms + 1
@@ -244,6 +245,7 @@ class TimingWheel(Generic[T]):
         return self._earliest()[1]
 
     def _set_floor(self, floor: int) -> None:
+        """Close the levels below `floor` to insertions; 0 opens them all."""
         self._floor = floor
         self._wheel_bits = _WHEEL_BITS if floor < _OVERFLOW else -1
         self._places = _PLACES[floor % _OVERFLOW]
