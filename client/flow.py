@@ -168,6 +168,9 @@ def _error(reply: Reply, url: str) -> errors.TimeballError:
         kind = errors.OutcomeUnknown if reply.status >= 500 else errors.TimeballError
         return kind(detail, status=reply.status, retry_after_ms=_seconds_ms(reply.retry_after))
     error = errors.from_problem(problem)
+    if type(error) is errors.TimeballError and problem.status >= 500:
+        # A newer node's problem: the safe reading is the one that promises least.
+        error = errors.OutcomeUnknown(error.detail, retry_after_ms=problem.retry_after_ms)
     error.retry_after_ms = error.retry_after_ms or _seconds_ms(reply.retry_after)
     return error
 

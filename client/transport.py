@@ -97,4 +97,6 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _cause(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return str(error.os_error)
     return str(error) or type(error).__name__

@@ -1,1 +1,5 @@
-"""The command line."""
+"""The command line `timeball`."""
+
+from timeball.client.cli.group import main
+
+__all__ = ["main"]

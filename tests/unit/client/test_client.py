@@ -16,6 +16,7 @@ from timeball.client import (
     NotFound,
     OutcomeUnknown,
     Success,
+    TimeballError,
     Unavailable,
 )
 from timeball.client.client import parse_urls
@@ -155,6 +156,20 @@ def test_problems_become_exceptions_that_name_the_field(kit) -> None:
             with pytest.raises(NotFound):
                 await client.job("../cluster")
             assert peer.seen[-1].path == "/v1/jobs/..%2Fcluster"
+
+    kit.run(scenario())
+
+
+def test_a_redirect_is_not_followed(kit) -> None:
+    """A node never redirects; following one could turn a POST into a GET (HTTP-09)."""
+
+    async def scenario() -> None:
+        async with kit.peers(2) as [one, two], Client(one.url) as client:
+            away = kit.Answer(302, b"", {"Location": f"{two.url}/v1/jobs"}, "text/html")
+            one.then("/v1/jobs", away)
+            with pytest.raises(TimeballError, match="302"):
+                await client.create()
+            assert not two.seen
 
     kit.run(scenario())
 

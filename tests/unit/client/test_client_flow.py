@@ -171,6 +171,13 @@ def test_a_gateway_in_between_may_have_passed_the_request_on() -> None:
     assert Drive(CREATE, Reply(504, "text/html", b""), DONE).value is not None
 
 
+def test_a_problem_that_is_not_known_here_is_read_with_caution() -> None:
+    with pytest.raises(errors.OutcomeUnknown):
+        Drive(CREATE, problem("newer-than-this-client", 507))
+    with pytest.raises(errors.TimeballError, match="t"):
+        Drive(CREATE, problem("newer-than-this-client", 451))
+
+
 def test_an_unreadable_answer_is_named() -> None:
     with pytest.raises(errors.InternalError, match="JobCancelled"):
         Drive(CREATE, Reply(200, "application/msgpack", b"\xc1"))

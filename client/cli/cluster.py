@@ -1,0 +1,55 @@
+"""`timeball cluster`: the state of nodes and queues."""
+
+from __future__ import annotations
+
+import click
+from msgspec import UNSET
+from timeball.client.cli import output
+from timeball.client.cli.asking import Asker, asks
+from timeball.client.messages import ClusterView
+
+
+@click.command()
+@click.option("--digest", is_flag=True, help="Add the hash of the applied state.")
+@asks
+def cluster(asker: Asker, digest: bool) -> None:
+    """Show the cluster's nodes and queues, as the answering node sees them."""
+    view = asker.ask(lambda client: client.cluster(digest=digest))
+    asker.show(view, lambda: _text(view))
+
+
+def _text(view: ClusterView) -> str:
+    head = output.facts(
+        [
+            ("cluster", view.cluster),
+            ("leader", view.leader or "none"),
+            ("term", view.term),
+            ("answered by", f"{view.node} ({view.role}), version {view.version}"),
+            ("committed", view.commit_index),
+            ("applied", view.applied_index),
+            ("state digest", None if view.state_digest is UNSET else view.state_digest),
+            ("totals", view.totals),
+        ]
+    )
+    nodes = output.table(
+        ["node", "url", "role", "connected", "match", "last contact ms"],
+        [
+            (
+                node.name,
+                node.http_url,
+                node.role,
+                node.connected,
+                node.match_index,
+                node.last_contact_ms,
+            )
+            for node in view.nodes
+        ],
+    )
+    queues = output.table(
+        ["queue", "scheduled", "ready", "leased", "waiting claims"],
+        [
+            (queue.name, queue.scheduled, queue.ready, queue.leased, queue.waiting_claims)
+            for queue in view.queues
+        ],
+    )
+    return f"{head}\n\n{nodes}\n\n{queues}"

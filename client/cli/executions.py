@@ -1,0 +1,99 @@
+"""`timeball execution …`: look at executions and their attempts."""
+
+from __future__ import annotations
+
+import click
+from timeball.client.cli import output
+from timeball.client.cli.asking import Asker, asks, limit_option
+from timeball.client.messages import ExecutionView
+
+
+@click.group()
+def execution() -> None:
+    """Look at executions and their attempts."""
+
+
+@execution.command()
+@click.argument("execution_id")
+@asks
+def get(asker: Asker, execution_id: str) -> None:
+    """Show an execution with its attempts."""
+    view = asker.ask(lambda client: client.execution(execution_id))
+    asker.show(view, lambda: _one(view))
+
+
+@execution.command(name="list")
+@click.option("--queue")
+@click.option("--job", help="Of this job only.")
+@click.option("--state", help="scheduled, retry, leased, running, succeeded, dead, …")
+@limit_option
+@asks
+def list_executions(
+    asker: Asker, queue: str | None, job: str | None, state: str | None, limit: int
+) -> None:
+    """List executions, newest first."""
+    page_size = min(limit, 1_000)
+    views = asker.collect(
+        lambda client: client.executions(queue=queue, job=job, state=state, page_size=page_size),
+        limit,
+    )
+    asker.show(views, lambda: many(views))
+
+
+def many(views: list[ExecutionView]) -> str:
+    """Render executions as a table."""
+    return output.table(
+        ["execution", "queue", "state", "due", "attempts", "reason"],
+        [
+            (
+                view.execution_id,
+                view.queue,
+                _state(view),
+                view.due_at,
+                f"{view.attempts_used}/{view.max_attempts}",
+                view.reason or (view.attempts[-1].message if view.attempts else None),
+            )
+            for view in views
+        ],
+    )
+
+
+def _one(view: ExecutionView) -> str:
+    head = output.facts(
+        [
+            ("execution", view.execution_id),
+            ("job", view.job_id),
+            ("queue", view.queue),
+            ("state", _state(view)),
+            ("reason", view.reason),
+            ("nominal", view.nominal_at),
+            ("due", view.due_at),
+            ("finished", view.finished_at),
+            ("attempts", f"{view.attempts_used} of {view.max_attempts}"),
+            ("result", None if view.result is None else output.compact(view.result)),
+        ]
+    )
+    if not view.attempts:
+        return head
+    attempts = output.table(
+        ["attempt", "worker", "token", "outcome", "claimed", "finished", "error"],
+        [
+            (
+                attempt.number,
+                attempt.worker,
+                attempt.token,
+                attempt.outcome,
+                attempt.claimed_at,
+                attempt.finished_at,
+                ": ".join(part for part in (attempt.error_type, attempt.message) if part),
+            )
+            for attempt in view.attempts
+        ],
+    )
+    return f"{head}\n\n{attempts}"
+
+
+def _state(view: ExecutionView) -> str:
+    if view.cancel_requested and view.finished_at is None:
+        return f"{view.state} (cancel requested)"
+    return f"{view.state} (due)" if view.due else view.state
