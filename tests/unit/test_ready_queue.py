@@ -205,6 +205,7 @@ def test_the_partition_of_a_key_never_changes(key: str | bytes | int, partition:
 
 
 def test_the_hash_is_the_standard_crc_32_with_its_check_value() -> None:
+    assert partition_of("any", 1) == 0
     assert partition_of("123456789", 1 << 32) == 0xCBF43926
     assert partition_of(123456789, 1 << 32) == 0xCBF43926
 
