@@ -1,0 +1,272 @@
+"""What a leader does in one term: due work from buckets to wheel to ready queues to claims.
+
+Everything here is derived from the replicated state and thrown away with the term. Three
+wheels run: due times on the wall clock, leases and waiting claims on the monotonic one.
+One timer wakes the earliest of them; no execution has a task or an await of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeAlias
+
+from timeball.cluster.dispatch.claims import WaitingClaims
+from timeball.cluster.dispatch.leases import HELD, Leases
+from timeball.cluster.dispatch.planner import Planner
+from timeball.cluster.dispatch.ready import ReadyWork
+from timeball.cluster.dispatch.seams import (
+    Commit,
+    DispatchSettings,
+    Handle,
+    Instruments,
+    Timers,
+)
+from timeball.cluster.state.machine import StateMachine
+from timeball.cluster.state.records import Execution, ExecutionState, Job
+from timeball.wheel import Timer, TimingWheel
+
+Item: TypeAlias = Execution | Job
+
+_SCHEDULED = ExecutionState.SCHEDULED
+
+
+class Duty:
+    """The dispatch of one leadership, from `start` to `close`."""
+
+    def __init__(
+        self,
+        state: StateMachine,
+        commit: Commit,
+        wall_clock_ms: Callable[[], int],
+        timers: Timers,
+        settings: DispatchSettings,
+        instruments: Instruments,
+    ) -> None:
+        self._state = state
+        self._commit = commit
+        self._wall_clock_ms = wall_clock_ms
+        self._timers = timers
+        self._settings = settings
+        self._instruments = instruments
+        self._wheel: TimingWheel[Item] = TimingWheel(max(self.now_ms(), 0))
+        self._armed: dict[Item, Timer[Item]] = {}
+        """The one live timer of each near execution and timetable."""
+        self._loaded_to_ms = 0
+        """Due times before this are in the wheel or on their way; later ones in the buckets."""
+        self._to_load: deque[Iterator[Item]] = deque()
+        self._wakeup: Handle | None = None
+        self._wake_at_ms = 0
+        self._clocks = (wall_clock_ms(), timers.monotonic_ms())
+        self._closed = False
+        self.ready = ReadyWork(settings.partitions)
+        self.leases = Leases(state, commit, timers, settings, instruments)
+        self.claims = WaitingClaims(
+            state, self.ready, self.leases, commit, timers, settings, instruments,
+            derive=self._derive_execution, earlier=self._wake_by,
+        )  # fmt: skip
+        self.planner = Planner(
+            state, commit, timers, settings, instruments, derive=self._derive_job
+        )
+
+    def now_ms(self) -> int:
+        """The present for due times: it never goes back behind what the log has seen."""
+        return max(self._state.log_time_ms, self._wall_clock_ms())
+
+    def start(self) -> None:
+        """Rebuild from the state, in bounded steps: leases first, then what is near."""
+        self._to_load.append(iter(list(self._state.leased.values())))
+        self._tick()
+
+    def close(self) -> None:
+        """End of the leadership: nothing derived survives it."""
+        self._closed = True
+        if self._wakeup is not None:
+            self._wakeup.cancel()
+            self._wakeup = None
+        self.claims.close()
+        self.planner.close()
+        self.leases.close()
+        self._to_load.clear()
+        self._armed.clear()
+
+    def applied(self, touched: Iterable[Item]) -> None:
+        """The log changed these records: derive anew what is to happen to each."""
+        for record in touched:
+            if type(record) is Execution:
+                self._derive_execution(record)
+            else:
+                assert isinstance(record, Job)
+                self.planner.moved(record)
+                self._derive_job(record)
+        self._arm()
+
+    def source(self, log_time_ms: int) -> Iterator[tuple[Any, int, Any]]:
+        """What goes into the entry that is put together now: claims, bound to what is due."""
+        if not self._closed:
+            self._fire(min(self.now_ms(), log_time_ms))
+            if self.planner.has_due:
+                self._wake_by(self._timers.monotonic_ms())
+            yield from self.claims.bind()
+
+    def _derive_execution(self, execution: Execution) -> None:
+        state = execution.state
+        if state is _SCHEDULED:
+            if execution not in self.claims.in_flight:
+                self.leases.drop(execution)
+                self._place(execution)
+            return
+        self._disarm(execution)
+        self.ready.discard(execution)
+        if state in HELD:
+            self.leases.hold(execution)
+        else:
+            self.leases.drop(execution)
+
+    def _place(self, execution: Execution) -> None:
+        """A scheduled execution: to the ready queue, the wheel, or left in its bucket."""
+        due_ms = execution.due_ms
+        if due_ms <= self.now_ms():
+            self._disarm(execution)
+            self._make_ready(execution)
+            return
+        self.ready.discard(execution)
+        self._set_timer(execution, due_ms)
+
+    def _derive_job(self, job: Job) -> None:
+        if job.timetable_ended or self.planner.is_under_way(job):
+            self._disarm(job)
+        elif job.planned_ms <= self.now_ms():
+            self._disarm(job)
+            self.planner.due(job)
+        else:
+            self._set_timer(job, job.planned_ms)
+
+    def _set_timer(self, item: Item, due_ms: int) -> None:
+        armed = self._armed.get(item)
+        if armed is not None and armed.due_ms == due_ms:
+            return
+        self._disarm(item)
+        if due_ms < self._loaded_to_ms:
+            self._armed[item] = self._wheel.insert(due_ms, item)
+
+    def _disarm(self, item: Item) -> None:
+        timer = self._armed.pop(item, None)
+        if timer is not None:
+            self._wheel.cancel(timer)
+
+    def _make_ready(self, execution: Execution) -> None:
+        self.ready.push(execution)
+        self.claims.work_came(execution.job.queue)
+
+    def _fire(self, now_ms: int) -> bool:
+        """Take what is due out of the wheel; True when there is more."""
+        fired = self._wheel.advance(now_ms, self._settings.step)
+        oldest_ms, count = now_ms, 0
+        for item in fired:
+            del self._armed[item]
+            if type(item) is Execution:
+                assert item.state is _SCHEDULED, "a timer outlived its reason"
+                assert item.due_ms <= now_ms, "never early"
+                oldest_ms = min(oldest_ms, item.due_ms)
+                count += 1
+                self._make_ready(item)
+            else:
+                assert isinstance(item, Job)
+                self.planner.due(item)
+        if count:
+            self._instruments.observe_wheel_lag(now_ms - oldest_ms, count)
+        return len(fired) >= self._settings.step
+
+    def _tick(self) -> None:
+        """One turn of the leader's own work, and the timer for the next."""
+        self._wakeup = None
+        if self._closed:
+            return
+        self._watch_clocks()
+        now_ms, step = self.now_ms(), self._settings.step
+        self._look_ahead(now_ms)
+        self._load(now_ms)
+        more = self._fire(now_ms)
+        self.planner.step(now_ms)
+        more |= self.leases.advance(step)
+        more |= self.claims.expire(step)
+        self._arm(soon=more)
+
+    def _look_ahead(self, now_ms: int) -> None:
+        """Put the buckets that come up within the horizon on the list to load."""
+        pending, timetables = self._state.pending, self._state.timetables
+        width_ms = pending.width_ms
+        assert timetables.width_ms == width_ms, "one frontier serves both"
+        last_ms = pending.start_of(now_ms + self._settings.horizon_ms)
+        if last_ms < self._loaded_to_ms:
+            return
+        from_ms = self._loaded_to_ms or None
+        self._to_load.append(_items(pending.upto(last_ms, from_ms=from_ms)))
+        self._to_load.append(_items(timetables.upto(last_ms, from_ms=from_ms)))
+        self._loaded_to_ms = last_ms + width_ms
+
+    def _load(self, now_ms: int) -> None:
+        """Take up some of the records on the list."""
+        room = self._settings.step
+        while self._to_load and room:
+            records = list(islice(self._to_load[0], room))
+            if not records:
+                self._to_load.popleft()
+            room -= len(records)
+            for record in records:
+                self._take_up(record, now_ms)
+
+    def _take_up(self, record: Item, now_ms: int) -> None:
+        """Derive what an earlier leader, or a far bucket, left to be done with a record."""
+        if type(record) is not Execution:
+            assert isinstance(record, Job)
+            self._derive_job(record)
+        elif record.state in HELD:
+            self.leases.hold(record, now_ms=now_ms)
+        elif record.state is _SCHEDULED and record not in self.claims.in_flight:
+            self._place(record)
+
+    def _arm(self, *, soon: bool = False) -> None:
+        """See that the next tick comes when there is something to do, or to look at."""
+        now_ms = self._timers.monotonic_ms()
+        at_ms = now_ms + self._settings.longest_wait_ms
+        if soon or self._to_load or self.planner.has_due:
+            at_ms = now_ms
+        else:
+            due_ms = self._wheel.next_expiry()
+            if due_ms is not None:
+                at_ms = min(at_ms, now_ms + due_ms - self.now_ms())
+            for expiry_ms in (self.leases.next_expiry_ms(), self.claims.next_deadline_ms()):
+                if expiry_ms is not None:
+                    at_ms = min(at_ms, expiry_ms)
+        self._wake_by(at_ms)
+
+    def _wake_by(self, at_ms: int) -> None:
+        """Have a tick at an instant of the monotonic clock, at the latest."""
+        if self._closed:
+            return
+        if self._wakeup is not None:
+            if self._wake_at_ms <= at_ms:
+                return
+            self._wakeup.cancel()
+        delay_ms = at_ms - self._timers.monotonic_ms()
+        self._wake_at_ms = at_ms
+        if delay_ms <= 0:
+            self._wakeup = self._timers.call_soon(self._tick)
+        else:
+            self._wakeup = self._timers.call_later(delay_ms, self._tick)
+
+    def _watch_clocks(self) -> None:
+        """Report a wall clock that has stepped since the last look."""
+        wall_ms, monotonic_ms = self._wall_clock_ms(), self._timers.monotonic_ms()
+        step_ms = (wall_ms - self._clocks[0]) - (monotonic_ms - self._clocks[1])
+        self._clocks = (wall_ms, monotonic_ms)
+        if abs(step_ms) >= self._settings.clock_step_ms:
+            self._instruments.clock_stepped(step_ms)
+
+
+def _items(buckets: Iterable[tuple[int, Sequence[Item]]]) -> Iterator[Item]:
+    for _, items in buckets:
+        yield from items

@@ -1,0 +1,62 @@
+"""What is due on this leader: one ready queue for each named queue that has work."""
+
+from __future__ import annotations
+
+from timeball.cluster.state.records import Execution
+from timeball.wheel import ReadyQueue, partition_of
+
+_IDLE_QUEUES_KEPT = 256
+
+
+class ReadyWork:
+    """Due executions by queue, in the order in which claims take them."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        self._queues: dict[str, ReadyQueue[Execution]] = {}
+
+    def push(self, execution: Execution) -> None:
+        """Let a due execution wait, unless it does already."""
+        job = execution.job
+        queue = self._queues.get(job.queue)
+        if queue is None:
+            queue = self._add_queue(job.queue)
+        elif execution in queue:
+            return
+        key = job.partition_key or f"{job.id}-{execution.nominal_ms}"
+        queue.push(
+            execution,
+            partition=partition_of(key, self._partitions),
+            priority=job.priority,
+            due_ms=execution.due_ms,
+            sequence=execution.sequence,
+        )
+
+    def discard(self, execution: Execution) -> None:
+        """It is not to be handed out."""
+        queue = self._queues.get(execution.job.queue)
+        if queue is not None:
+            queue.discard(execution)
+
+    def take(self, queue: str, limit: int) -> list[Execution]:
+        """The next executions of a queue; they wait no more."""
+        ready = self._queues.get(queue)
+        return [] if ready is None else ready.take(limit)
+
+    def depth(self, queue: str) -> int:
+        """Due executions that wait for a claim."""
+        ready = self._queues.get(queue)
+        return 0 if ready is None else len(ready)
+
+    def oldest_due_ms(self, queue: str) -> int | None:
+        """The earliest due time of all that wait; None when nothing does."""
+        ready = self._queues.get(queue)
+        return None if ready is None else ready.oldest_due_ms()
+
+    def _add_queue(self, name: str) -> ReadyQueue[Execution]:
+        if len(self._queues) >= _IDLE_QUEUES_KEPT:
+            # A queue takes some kilobytes: those that ran empty make room.
+            for idle in [name for name, queue in self._queues.items() if not queue]:
+                del self._queues[idle]
+        queue = self._queues[name] = ReadyQueue(self._partitions)
+        return queue

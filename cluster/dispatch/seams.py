@@ -1,0 +1,124 @@
+"""What dispatch is handed from outside: timers, the way into the log, settings, instruments.
+
+No module of this package reads a clock or owns an event loop: a node hands in the real
+ones, a simulator its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Handle(Protocol):
+    """A call that is still to come."""
+
+    def cancel(self) -> None: ...
+
+
+class Timers(Protocol):
+    """The monotonic clock and the calls to come of one event loop."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some moment; never goes back, knows no wall clock."""
+
+    def call_soon(self, callback: Callable[[], None]) -> Handle:
+        """Call in the next turn of the loop."""
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Handle:
+        """Call once `delay_ms` milliseconds have passed on the monotonic clock."""
+
+
+class LoopTimers:
+    """The timers of the asyncio loop that runs."""
+
+    def monotonic_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def call_soon(self, callback: Callable[[], None]) -> Handle:
+        return asyncio.get_running_loop().call_soon(callback)
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Handle:
+        return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
+
+
+Source = Callable[[int], Iterable[tuple[Any, int, "asyncio.Future[object]"]]]
+
+
+class Commit(Protocol):
+    """The way into the log: `GroupCommit`, as far as dispatch needs it."""
+
+    def propose(
+        self, op: object, *, weight: int = 1, size: int = 256
+    ) -> asyncio.Future[object]: ...
+
+    def add_source(self, source: Source) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of a leader's work; every length in milliseconds."""
+
+    horizon_ms: int = 2_000
+    """How far ahead of their due time executions are taken from the buckets into the wheel."""
+    step: int = 2_000
+    """Records looked at in one turn of the loop before other work goes first."""
+    plans_per_turn: int = 100
+    """Timetables evaluated in one turn; each costs some ten microseconds."""
+    longest_wait_ms: int = 1_000
+    """No wait is longer, so that a step of the wall clock is noticed."""
+    clock_step_ms: int = 500
+    """A wall clock that leaves the monotonic one by more between two looks has stepped."""
+    partitions: int = 16
+    """Of each ready queue."""
+    max_waiting_claims: int = 10_000
+    """Over all queues; one more is refused."""
+    max_executions_per_claim: int = 1_000
+    at_once_ms: int = 100
+    """How long a claim that does not want to wait has for its entry, when there is work."""
+    catch_up_grace_ms: int = 10_000
+    """Nominal times no later than this always get an execution of their own."""
+    catch_up_step: int = 100
+    """Occurrences of one job created by one operation."""
+    items_per_operation: int = 1_000
+    retry_ms: int = 100
+    """The pause before an operation of the leader's own that failed is proposed again."""
+
+    def validate(self) -> None:
+        """Raise ValueError unless every bound is positive and they fit each other."""
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.horizon_ms <= self.longest_wait_ms:
+            raise ValueError("horizon_ms must exceed longest_wait_ms, or executions come late")
+        if self.catch_up_step > self.items_per_operation:
+            raise ValueError("catch_up_step must not exceed items_per_operation")
+
+
+class Instruments:
+    """What dispatch tells those who measure; each method does nothing until overridden."""
+
+    def observe_wheel_lag(self, lag_ms: int, count: int) -> None:
+        """`count` executions became ready, the oldest `lag_ms` after its due time."""
+
+    def observe_claim(self, granted: int, refused: int) -> None:
+        """A claim was committed: so many executions leased, so many refused."""
+
+    def unused_released(self, count: int) -> None:
+        """Leases were given back, since nobody was left to take them."""
+
+    def leases_expired(self, count: int) -> None:
+        """Leases ran out and are proposed to be ended."""
+
+    def timetable_parked(self, job: int, parked: int) -> None:
+        """A timetable failed; `parked` of them stand still now."""
+
+    def proposal_failed(self, kind: str, items: int) -> None:
+        """An operation of the leader's own failed; it will be proposed again if need be."""
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The wall clock stepped against the monotonic one (negative: back)."""
