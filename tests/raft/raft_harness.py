@@ -19,7 +19,13 @@ import msgspec
 from timeball.cluster.raft.consensus import Consensus
 from timeball.cluster.raft.errors import Misconfigured
 from timeball.cluster.raft.interface import Observer
-from timeball.cluster.raft.messages import Message
+from timeball.cluster.raft.messages import (
+    Append,
+    Message,
+    PreVoteReply,
+    PreVoteRequest,
+    VoteReply,
+)
 from timeball.cluster.raft.settings import RaftSettings
 
 
@@ -263,6 +269,7 @@ class Wire:
         self.tap: Callable[[str, str, Message], bool] | None = None
         """Sees each message; False drops it."""
         self.sent: list[tuple[str, str, Message]] = []
+        self._last: dict[tuple[str, str], float] = {}
 
     def join(self, endpoint: Endpoint) -> None:
         for other in self.endpoints.values():
@@ -304,10 +311,13 @@ class Wire:
         for _ in range(copies):
             if self._rng.random() < self.loss or (source.name, target_name) in self.cut:
                 continue
-            latency = self.latency_s
+            when = self._loop.time() + self.latency_s
             if self._rng.random() < self.reordering:
-                latency += self._rng.uniform(0, 0.1)
-            self._loop.call_later(latency, self._arrive, source, target, raw)
+                when += self._rng.uniform(0, 0.1)
+            else:  # asyncio does not keep the order of timers for the same instant
+                link = (source.name, target_name)
+                when = self._last[link] = max(when, self._last.get(link, 0.0) + 1e-7)
+            self._loop.call_at(when, self._arrive, source, target, raw)
         return True
 
     def _arrive(self, source: Endpoint, target: Endpoint, raw: bytes) -> None:
@@ -400,7 +410,7 @@ class Cluster:
     def __getitem__(self, name: str) -> Member:
         return self.members[name]
 
-    async def start(self, *names: str) -> Cluster:
+    async def start(self, *names: str, observers: Iterable[Observer] = ()) -> Cluster:
         for name in names or self.members:
             member = self.members[name]
             assert not member.up
@@ -419,7 +429,8 @@ class Cluster:
                 network=member.endpoint,
                 disk=member.disk,
             )
-            member.consensus.add_observer(member.recorder)
+            for observer in (member.recorder, *observers):
+                member.consensus.add_observer(observer)
             await member.consensus.start()
             member.up = True
         return self
@@ -499,3 +510,68 @@ class Cluster:
     def followers(self) -> list[Member]:
         leader = self.leader
         return [m for m in self.members.values() if m.up and m is not leader]
+
+
+class Puppet:
+    """One real node, `a`, whose peers are played by the test."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    @classmethod
+    async def start(cls, names: str = "abc", **settings: Any) -> Puppet:
+        puppet = cls(Cluster(names, **settings))
+        await puppet.restart()
+        return puppet
+
+    async def restart(self) -> None:
+        await self.cluster.start("a")
+        for peer in self.cluster.members:
+            if peer != "a":
+                self.node.endpoint.receiver.on_connected(peer)
+
+    @property
+    def node(self) -> Member:
+        return self.cluster["a"]
+
+    @property
+    def consensus(self) -> Consensus:
+        return self.node.consensus
+
+    def say(self, peer: str, message: Message) -> None:
+        self.node.endpoint.receiver.on_message(peer, message)
+
+    def heard(self, kind: type[Any] | None = None, peer: str | None = None) -> list[Any]:
+        """What the node has said since it was last asked."""
+        said = [(to, message) for _, to, message in self.cluster.wire.sent]
+        self.cluster.wire.sent.clear()
+        return [
+            message
+            for to, message in said
+            if (kind is None or isinstance(message, kind)) and (peer is None or peer == to)
+        ]
+
+    async def settle(self) -> None:
+        """Let the node's next turns pass, but no time."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def lead(self) -> int:
+        """Make the node leader of the next term, barrier not yet committed; the term."""
+        await self.cluster.wait(lambda: self.heard(PreVoteRequest))
+        term = self.consensus.term
+        self.say("b", PreVoteReply(term, term, granted=True))
+        for peer in list(self.cluster.members)[1:]:
+            self.say(peer, PreVoteReply(term, term, granted=True))
+        for peer in list(self.cluster.members)[1:]:
+            self.say(peer, VoteReply(self.consensus.term, granted=True))
+        await self.settle()
+        assert self.consensus.role == "leader"
+        return self.consensus.term
+
+    def follow(self, *entries: tuple[int, bytes], prev: tuple[int, int] = (0, 0), **more: Any):
+        """An append from `b`, in the term of its last entry unless told otherwise."""
+        term = more.pop("term", entries[-1][0] if entries else self.consensus.term)
+        commit = more.pop("commit", 0)
+        complete = more.pop("complete", 1)
+        self.say("b", Append(term, *prev, commit, complete, list(entries)))
