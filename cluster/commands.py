@@ -1,0 +1,182 @@
+"""The commands `timeball server` (one node) and `timeball dev` (three on this machine).
+
+Exit codes, the same for both: 0 ended as asked; 2 the configuration is wrong or a port is
+in use; 3 a file of the node cannot be read or trusted; 4 the node stopped itself because
+going on could break a promise. One line on standard error says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import click
+import uvloop
+from timeball.cluster.localcluster import LocalCluster, NodeFailed, write_config
+from timeball.cluster.node import EXIT_CONFIG, EXIT_DAMAGED, Node
+from timeball.cluster.raft.errors import Damaged, Misconfigured
+from timeball.cluster.settings import ConfigError, Settings, load_settings
+
+_log = logging.getLogger("timeball")
+
+NODES = ("a", "b", "c")
+HTTP_PORT = 7001
+RAFT_PORT_OFFSET = 100
+
+
+class CommandFailed(click.ClickException):
+    """Ends a command with one line."""
+
+
+class WrongConfiguration(CommandFailed):
+    """The configuration is wrong, or a port is in use."""
+
+    exit_code = EXIT_CONFIG
+
+
+class UnusableFiles(CommandFailed):
+    """A file of the node cannot be read or trusted."""
+
+    exit_code = EXIT_DAMAGED
+
+
+_FAILURES: dict[int | None, type[CommandFailed]] = {
+    EXIT_CONFIG: WrongConfiguration,
+    EXIT_DAMAGED: UnusableFiles,
+}
+
+
+@click.command()
+@click.option(
+    "--config",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The cluster's configuration (see configs/three-nodes.toml).",
+)
+@click.option("--node", "name", required=True, help="Which of its nodes to run.")
+def server(config: Path, name: str) -> None:
+    """Run one node of a cluster."""
+    try:
+        settings = load_settings(config)
+        settings.node(name)
+    except ConfigError as error:
+        raise WrongConfiguration(str(error)) from error
+    _log_to_stderr(settings, name)
+    sys.exit(uvloop.run(_serve(settings, name)))
+
+
+async def _serve(settings: Settings, name: str) -> int:
+    node = Node(
+        settings,
+        name,
+        wall_clock_ms=lambda: time.time_ns() // 1_000_000,
+        clock=time.monotonic,
+        rng=random.SystemRandom(),
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.request_stop)
+    try:
+        await node.start()
+    except (Damaged, Misconfigured) as error:
+        raise UnusableFiles(str(error)) from error
+    except ConfigError as error:
+        raise WrongConfiguration(str(error)) from error
+    except OSError as error:
+        raise UnusableFiles(f"{error.filename}: {error.strerror or error}") from error
+    return await node.run()
+
+
+def _log_to_stderr(settings: Settings, name: str) -> None:
+    logging.basicConfig(
+        level=settings.process.log_level.upper(),
+        format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("timeball-data"),
+    show_default=True,
+    help="Folder of the configuration, the logs and the nodes' data.",
+)
+@click.option(
+    "--base-port",
+    type=click.IntRange(1, 65535 - RAFT_PORT_OFFSET - len(NODES)),
+    default=HTTP_PORT,
+    show_default=True,
+    help=f"First of three HTTP ports; the nodes' own are {RAFT_PORT_OFFSET} higher.",
+)
+def dev(data: Path, base_port: int) -> None:
+    """Run a cluster of three nodes on this machine, until Ctrl-C."""
+    http_ports = [base_port + place for place in range(len(NODES))]
+    raft_ports = [port + RAFT_PORT_OFFSET for port in http_ports]
+    config = data / "timeball.toml"
+    try:
+        if not config.exists():
+            write_config(config, http_ports=http_ports, raft_ports=raft_ports, names=NODES)
+        cluster = LocalCluster(config)
+    except OSError as error:
+        raise WrongConfiguration(f"{error.filename}: {error.strerror}") from error
+    except ConfigError as error:
+        raise WrongConfiguration(str(error)) from error
+    if [node.http.port for node in cluster.settings.nodes] != http_ports:
+        detail = f"{config} was made with other ports; give its --base-port, or another --data"
+        raise WrongConfiguration(detail)
+    asyncio.run(_develop(cluster))
+
+
+async def _develop(cluster: LocalCluster) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    stopped = asyncio.ensure_future(stopping.wait())
+    running = asyncio.ensure_future(_run_all(cluster))
+    try:
+        await asyncio.wait((stopped, running), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+    except NodeFailed as error:
+        line = error.log.splitlines()[-1] if error.log else "its log is empty"
+        detail = f"node {error.name} ended: {line.removeprefix('Error: ')}"
+        raise _FAILURES.get(error.code, CommandFailed)(detail) from error
+    except TimeoutError as error:
+        raise CommandFailed(f"no leader came up; see {cluster.config.parent}/*.log") from error
+    finally:
+        running.cancel()
+        stopped.cancel()
+        with contextlib.suppress(asyncio.CancelledError, NodeFailed, TimeoutError):
+            await running
+        click.echo("stopping")
+        await cluster.close()
+
+
+async def _run_all(cluster: LocalCluster) -> None:
+    await cluster.start()
+    click.echo(f"a cluster of {len(cluster.names)} nodes, data under {cluster.config.parent}")
+    for name in cluster.names:
+        click.echo(f"  {name}  {cluster.url(name)}")
+    click.echo(f"leader: {await cluster.leader()}. Ctrl-C ends it.")
+    await asyncio.gather(*(cluster.wait(name) for name in cluster.names))
+
+
+@click.group()
+def main() -> None:
+    """The commands of a node, without those of a client."""
+
+
+main.add_command(server)
+main.add_command(dev)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Claims: lease due executions to a worker, waiting for them if need be."""
+
+from __future__ import annotations
+
+import uuid
+
+from timeball.client import messages
+from timeball.client.errors import Overloaded
+from timeball.cluster.dispatch.claims import ClaimRequest
+from timeball.cluster.dispatch.errors import TooManyClaims
+from timeball.cluster.http.codec import BodyDecoder
+from timeball.cluster.http.exchange import REQUEST_ID, Answered, Request, read_header
+from timeball.cluster.http.paging import read_query
+from timeball.cluster.http.routes import Route
+from timeball.cluster.http.services import Services
+from timeball.cluster.http.views import delivery
+
+FULL_RETRY_MS = 1_000
+_claim = BodyDecoder(messages.Claim)
+
+
+class Claims:
+    """The handler of claims."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The table of this noun."""
+        return [
+            Route(method="POST", pattern="/v1/claims", handler=self.claim, leader=True, write=True)
+        ]
+
+    async def claim(self, request: Request) -> Answered:
+        """Lease up to `max_executions`; what cannot be delivered is given back at once."""
+        read_query(request.query, ())
+        body: messages.Claim = _claim.decode(request.body, request.body_form)
+        self._services.require_queue(body.queue)
+        request_id = body.request_id or read_header(request, REQUEST_ID, 64) or uuid.uuid4().hex
+        dispatcher = self._services.dispatcher
+        try:
+            grants = await dispatcher.claim(
+                ClaimRequest(
+                    queue=body.queue,
+                    worker=body.worker,
+                    request_id=request_id,
+                    max_executions=body.max_executions,
+                    wait_ms=body.wait_ms,
+                    lease_ms=body.lease_ms,
+                )
+            )
+        except TooManyClaims as error:
+            raise Overloaded(str(error), status=429, retry_after_ms=FULL_RETRY_MS) from error
+        now_ms = self._services.wall_clock_ms()
+        for grant in grants:
+            self._services.observe_fire_lag_ms(now_ms - grant.execution.due_ms)
+        form = request.answer_form
+        deliveries = [
+            delivery(grant.execution, grant.token, grant.attempt, grant.lease_ms, form)
+            for grant in grants
+        ]
+        return Answered(
+            message=messages.Claimed(request_id=request_id, executions=deliveries),
+            undelivered=(lambda: dispatcher.release_unused(grants)) if grants else None,
+        )

@@ -1,0 +1,134 @@
+"""The cluster as the answering node sees it, and whether it is healthy and ready."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Literal
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from timeball.client import messages
+from timeball.client.errors import Unavailable
+from timeball.cluster.http.exchange import Answered, Request, Response
+from timeball.cluster.http.paging import read_choice, read_query
+from timeball.cluster.http.problems import RETRY_MS
+from timeball.cluster.http.routes import Route
+from timeball.cluster.http.services import Services
+
+MAX_QUEUES_SHOWN = 1_000
+"""The view shows this many queues, by name; the state's own limit is higher."""
+
+
+class ClusterReports:
+    """The handlers that tell how the node and its cluster are."""
+
+    def __init__(self, services: Services, registry: CollectorRegistry) -> None:
+        self._services = services
+        self._registry = registry
+        self._version = version("timeball")
+
+    def routes(self) -> list[Route]:
+        """The table of this noun."""
+        return [
+            Route(method="GET", pattern="/v1/cluster", handler=self.cluster),
+            Route(method="GET", pattern="/healthz", handler=self.health, plain=True),
+            Route(method="GET", pattern="/readyz", handler=self.readiness),
+            Route(method="GET", pattern="/metrics", handler=self.metrics, plain=True),
+        ]
+
+    async def cluster(self, request: Request) -> Answered:
+        """Members, roles, positions, queues and totals; the digest of the state on demand."""
+        parameters = read_query(request.query, ("digest",))
+        with_digest = read_choice(parameters, "digest", ("true", "false")) == "true"
+        services = self._services
+        replica, state = services.replica, services.state
+        view = messages.ClusterView(
+            cluster=services.settings.name,
+            node=services.me.name,
+            version=self._version,
+            role=replica.role,
+            serving=services.serving(),
+            leader=replica.leader,
+            term=replica.term,
+            commit_index=replica.commit_index,
+            applied_index=state.applied_index,
+            log_time_ms=state.log_time_ms,
+            state_digest=state.digest() if with_digest else msgspec.UNSET,
+            nodes=self._nodes(),
+            queues=self._queues(),
+            totals=msgspec.structs.asdict(state.counters),
+        )
+        return Answered(message=view, headers=services.applied_headers())
+
+    def _nodes(self) -> list[messages.NodeView]:
+        services = self._services
+        replica = services.replica
+        peers = {peer.name: peer for peer in replica.peers()}
+        views: list[messages.NodeView] = []
+        for node in services.settings.nodes:
+            role: Literal["leader", "follower", "candidate", "unknown"]
+            match_index: int | None
+            peer = peers.get(node.name)
+            if node.name == services.me.name:
+                role, match_index = replica.role, replica.last_index
+            elif node.name == replica.leader:
+                role, match_index = "leader", peer.match_index if peer else None
+            else:
+                connected = peer is not None and peer.connected
+                role = "follower" if connected and replica.leader else "unknown"
+                match_index = peer.match_index if peer else None
+            age_s = peer.last_response_age_s if peer else None
+            views.append(
+                messages.NodeView(
+                    name=node.name,
+                    http_url=node.http_url,
+                    role=role,
+                    connected=node.name == services.me.name or bool(peer and peer.connected),
+                    match_index=match_index,
+                    last_contact_ms=None if age_s is None else round(age_s * 1000),
+                )
+            )
+        return views
+
+    def _queues(self) -> list[messages.QueueView]:
+        services = self._services
+        dispatcher = services.dispatcher
+        serving = services.serving()
+        names = sorted({*services.state.queues, *(services.settings.queues or ())})
+        views: list[messages.QueueView] = []
+        for name in names[:MAX_QUEUES_SHOWN]:
+            counts = services.state.queues.get(name)
+            views.append(
+                messages.QueueView(
+                    name=name,
+                    scheduled=counts.scheduled if counts else 0,
+                    leased=counts.leased if counts else 0,
+                    ready=dispatcher.ready_depth(name) if serving else None,
+                    oldest_due_ms=dispatcher.oldest_due_ms(name) if serving else None,
+                    waiting_claims=dispatcher.waiting_claims(name) if serving else None,
+                )
+            )
+        return views
+
+    async def health(self, _request: Request) -> Response:
+        """The process serves."""
+        return Response(status=200, body=b"ok\n", content_type="text/plain; charset=utf-8")
+
+    async def readiness(self, request: Request) -> Response | Answered:
+        """This node is of use to clients: caught up, and in touch with a majority."""
+        read_query(request.query, ())
+        if not self._services.ready():
+            raise Unavailable(
+                "this node has not caught up, or sees no majority", retry_after_ms=RETRY_MS
+            )
+        return Response(status=200, body=b"ready\n", content_type="text/plain; charset=utf-8")
+
+    async def metrics(self, _request: Request) -> Response:
+        """Prometheus text."""
+        return Response(
+            status=200,
+            body=generate_latest(self._registry),
+            content_type=CONTENT_TYPE_LATEST,
+            headers={},
+        )

@@ -1,0 +1,356 @@
+"""Executions: look at and list them; the reports of the workers that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from timeball.client import messages
+from timeball.client.errors import Conflict, LeaseLost, NotFound, TimeballError
+from timeball.cluster.http.codec import BodyDecoder, pack_value
+from timeball.cluster.http.exchange import Answered, Handler, Request
+from timeball.cluster.http.paging import (
+    read_choice,
+    read_cursor,
+    read_job,
+    read_limit,
+    read_query,
+    read_queue,
+    write_cursor,
+)
+from timeball.cluster.http.routes import Route
+from timeball.cluster.http.services import Services, propose_all
+from timeball.cluster.http.views import EXECUTION_STATES, execution_state, execution_view
+from timeball.cluster.state import operations
+from timeball.cluster.state.records import Execution
+from timeball.cluster.state.verdicts import Verdict
+
+MAX_OPERATION_BYTES = 256 * 1024
+_OVERHEAD_BYTES = 256
+_CLIPPED = " […]"
+
+_VERDICTS: dict[Verdict, tuple[messages.ReportVerdict, int]] = {
+    Verdict.ACCEPTED: ("accepted", 200),
+    Verdict.DUPLICATE: ("duplicate", 200),
+    Verdict.STALE: ("stale", 409),
+    Verdict.FINISHED: ("finished", 409),
+    Verdict.UNKNOWN: ("unknown", 404),
+}
+_BEATS: dict[str, int] = {
+    "extended": 200,
+    "cancel_requested": 200,
+    "lost": 409,
+    "finished": 409,
+    "unknown": 404,
+}
+
+
+class _SingleHold(messages.Request, frozen=True):
+    """The body of a report on one execution, which the path names."""
+
+    token: messages.Token
+
+
+class _SingleSuccess(messages.Request, frozen=True):
+    token: messages.Token
+    result: Any = None
+    started_ms: Annotated[int, Meta(ge=0, le=messages.MAX_INSTANT_MS)] | None = None
+
+
+class _SingleFailure(messages.Request, frozen=True):
+    token: messages.Token
+    error_type: str = ""
+    message: str = ""
+    retry_after_ms: Annotated[int, Meta(ge=0, le=messages.MAX_DELAY_MS)] | None = None
+    non_retryable: bool = False
+    started_ms: Annotated[int, Meta(ge=0, le=messages.MAX_INSTANT_MS)] | None = None
+
+
+Items = Sequence[Any]
+Report = Callable[[Items, str], Awaitable[list[Any]]]
+
+
+class Executions:
+    """The handlers of executions."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The table of this noun; each report has a batch form and a form for one."""
+        table: list[tuple[str, Report, type[Any], type[Any], type[Any], type[Any]]] = [
+            ("start", self._start, messages.Holds, _SingleHold, messages.Hold, messages.Reports),
+            (
+                "heartbeat",
+                self._heartbeat,
+                messages.Heartbeats,
+                _SingleHold,
+                messages.Hold,
+                messages.HeartbeatAnswers,
+            ),
+            (
+                "complete",
+                self._complete,
+                messages.Successes,
+                _SingleSuccess,
+                messages.Success,
+                messages.Reports,
+            ),
+            (
+                "fail",
+                self._fail,
+                messages.Failures,
+                _SingleFailure,
+                messages.Failure,
+                messages.Reports,
+            ),
+            (
+                "release",
+                self._release,
+                messages.Holds,
+                _SingleHold,
+                messages.Hold,
+                messages.Reports,
+            ),
+        ]
+        routes = [
+            Route(method="GET", pattern="/v1/executions", handler=self.list_page),
+            Route(method="GET", pattern="/v1/executions/{execution_id}", handler=self.get),
+        ]
+        for verb, report, batch, single, item, answer in table:
+            for pattern, handler in (
+                (f"/v1/executions/{verb}", _batch_handler(report, batch, answer)),
+                (f"/v1/executions/{{execution_id}}/{verb}", _single_handler(report, single, item)),
+            ):
+                routes.append(
+                    Route(method="POST", pattern=pattern, handler=handler, leader=True, write=True)
+                )
+        return routes
+
+    # --- reading -----------------------------------------------------------------------------
+
+    async def get(self, request: Request) -> Answered:
+        """One execution with its attempts."""
+        read_query(request.query, ())
+        services = self._services
+        text = request.parameters["execution_id"]
+        try:
+            execution = services.state.execution(*messages.decode_execution_id(text))
+        except ValueError:
+            execution = None
+        if execution is None:
+            raise _no_execution(text)
+        view = execution_view(execution, request.answer_form, services.wall_clock_ms())
+        return Answered(message=view, headers=services.applied_headers())
+
+    async def list_page(self, request: Request) -> Answered:
+        """A page of executions."""
+        services = self._services
+        parameters = read_query(request.query, ("queue", "job", "state", "limit", "cursor"))
+        limit = read_limit(parameters)
+        queue = read_queue(parameters)
+        job_id = read_job(parameters)
+        state = read_choice(parameters, "state", EXECUTION_STATES)
+        position = read_cursor(parameters, "executions", 2)
+        services.require_known_queue(queue)
+        after = (position[0], position[1]) if position else None
+        if job_id is None:
+            page = services.state.list_executions(
+                after=after,
+                limit=limit,
+                queue=queue,
+                state=EXECUTION_STATES[state] if state else None,
+            )
+            found, following = page.items, page.next_after
+        else:
+            found, following = self._of_job(job_id, queue, state, after, limit)
+        if state is not None:
+            # `retry` and `scheduled` are one state in the log and two for people.
+            found = [execution for execution in found if execution_state(execution) == state]
+        return list_answer(
+            services, request, found, write_cursor("executions", following) if following else None
+        )
+
+    def _of_job(
+        self,
+        job_id: int,
+        queue: str | None,
+        state: str | None,
+        after: tuple[int, int] | None,
+        limit: int,
+    ) -> tuple[list[Execution], tuple[int, int] | None]:
+        job = self._services.state.job(job_id)
+        if job is None:
+            raise NotFound.at("job", f"no job {str(job_id)!r}")
+        found = [
+            execution
+            for execution in reversed(self._services.state.executions_of(job))
+            if (after is None or (job_id, execution.nominal_ms) < after)
+            and queue in (None, job.queue)
+            and state in (None, execution_state(execution))
+        ]
+        page = found[:limit]
+        return page, (job_id, page[-1].nominal_ms) if len(found) > limit else None
+
+    # --- reports -----------------------------------------------------------------------------
+
+    async def _start(self, items: Items, _prefix: str) -> list[messages.Report]:
+        return await self._holds(items, operations.Start)
+
+    async def _release(self, items: Items, _prefix: str) -> list[messages.Report]:
+        return await self._holds(items, operations.Release)
+
+    async def _holds(
+        self, items: Items, kind: type[operations.Start] | type[operations.Release]
+    ) -> list[messages.Report]:
+        def build(_field: str, item: Any, job: int, nominal_ms: int) -> tuple[int, int, int]:
+            return job, nominal_ms, item.token
+
+        return await self._report(items, "", build, kind)
+
+    async def _complete(self, items: Items, prefix: str) -> list[messages.Report]:
+        def build(field: str, item: Any, job: int, nominal_ms: int) -> operations.Success:
+            result = pack_value(item.result, f"{field}result")
+            return operations.Success(job, nominal_ms, item.token, result, item.started_ms or 0)
+
+        return await self._report(items, prefix, build, operations.Succeed)
+
+    async def _fail(self, items: Items, _prefix: str) -> list[messages.Report]:
+        def build(_field: str, item: Any, job: int, nominal_ms: int) -> operations.Failure:
+            return operations.Failure(
+                job,
+                nominal_ms,
+                item.token,
+                clip(item.error_type, messages.MAX_ERROR_TYPE),
+                clip(item.message, messages.MAX_ERROR_MESSAGE),
+                -1 if item.retry_after_ms is None else item.retry_after_ms,
+                item.non_retryable,
+                item.started_ms or 0,
+            )
+
+        return await self._report(items, "", build, operations.Fail)
+
+    async def _report(
+        self,
+        items: Items,
+        prefix: str,
+        build: Callable[[str, Any, int, int], Any],
+        kind: Callable[[list[Any]], operations.AnyOperation],
+    ) -> list[messages.Report]:
+        """Propose one report for each item whose id can name an execution; answer all."""
+        verdicts = [Verdict.UNKNOWN] * len(items)
+        places: list[int] = []
+        built: list[Any] = []
+        for place, item in enumerate(items):
+            try:
+                identity = messages.decode_execution_id(item.execution_id)
+            except ValueError:
+                continue  # it names nothing that ever existed: unknown
+            places.append(place)
+            built.append(build(f"{prefix}[{place}]." if prefix else "", item, *identity))
+        parts = [kind(part) for part in _split(built)]
+        if parts:
+            answers = await propose_all(self._services.propose, parts)
+            flat = [verdict for answer in answers for verdict in answer]
+            for place, verdict in zip(places, flat, strict=True):
+                verdicts[place] = Verdict(verdict)
+        return [
+            messages.Report(item.execution_id[:64], *_VERDICTS[verdict])
+            for item, verdict in zip(items, verdicts, strict=True)
+        ]
+
+    async def _heartbeat(self, items: Items, _prefix: str) -> list[messages.Heartbeat]:
+        dispatcher = self._services.dispatcher
+        answers: list[messages.Heartbeat] = []
+        for item in items:
+            try:
+                job, nominal_ms = messages.decode_execution_id(item.execution_id)
+            except ValueError:
+                answers.append(messages.Heartbeat(item.execution_id[:64], "unknown", 0))
+                continue
+            beat = dispatcher.heartbeat(job, nominal_ms, item.token)
+            answers.append(
+                messages.Heartbeat(item.execution_id, beat.verdict, beat.lease_remaining_ms)
+            )
+        return answers
+
+
+def _batch_handler(report: Report, batch: type[Any], answer: type[Any]) -> Handler:
+    decoder = BodyDecoder(batch)
+
+    async def handle(request: Request) -> Answered:
+        read_query(request.query, ())
+        body = decoder.decode(request.body, request.body_form)
+        return Answered(message=answer(await report(body.items, "items")))
+
+    return handle
+
+
+def _single_handler(report: Report, single: type[Any], item: type[Any]) -> Handler:
+    decoder = BodyDecoder(single)
+
+    async def handle(request: Request) -> Answered:
+        read_query(request.query, ())
+        body = decoder.decode(request.body, request.body_form)
+        fields = msgspec.structs.asdict(body)
+        whole = item(execution_id=request.parameters["execution_id"], **fields)
+        answer = (await report([whole], ""))[0]
+        refusal = _refusal(answer)
+        if refusal is not None:
+            raise refusal
+        return Answered(message=answer)
+
+    return handle
+
+
+def _refusal(answer: messages.Report | messages.Heartbeat) -> TimeballError | None:
+    match answer.verdict:
+        case "stale" | "lost":
+            return LeaseLost("the token is not the latest one granted: stop the work")
+        case "finished":
+            return Conflict("the execution is terminal with another outcome")
+        case "unknown":
+            return _no_execution(answer.execution_id)
+        case _:
+            return None
+
+
+def list_answer(
+    services: Services, request: Request, found: Sequence[Execution], cursor: str | None
+) -> Answered:
+    """A page of executions."""
+    now_ms = services.wall_clock_ms()
+    views = [execution_view(execution, request.answer_form, now_ms) for execution in found]
+    message = messages.ExecutionList(
+        executions=views, cursor=cursor, applied_index=services.state.applied_index
+    )
+    return Answered(message=message, headers=services.applied_headers())
+
+
+def clip(text: str, longest: int) -> str:
+    """An error text of an attempt, clipped with a mark rather than refused."""
+    return text if len(text) <= longest else text[: longest - len(_CLIPPED)] + _CLIPPED
+
+
+def _split(items: list[Any]) -> list[list[Any]]:
+    """Runs of reports that each fit one operation."""
+    parts: list[list[Any]] = []
+    size = MAX_OPERATION_BYTES
+    for item in items:
+        weight = (
+            _OVERHEAD_BYTES
+            + len(getattr(item, "result", b""))
+            + 4 * len(getattr(item, "message", ""))
+        )
+        if size + weight > MAX_OPERATION_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(item)
+        size += weight
+    return parts
+
+
+def _no_execution(text: str) -> NotFound:
+    return NotFound.at("execution_id", f"no execution {text[:64]!r}")

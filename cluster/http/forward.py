@@ -1,0 +1,185 @@
+"""Passing a request on to the leader: raw, once, over one shared pool of connections.
+
+The forwarding node adds its hop mark and takes the leader's answer as it is. When the
+client goes away, the handler is cancelled, the connection to the leader closes, and the
+leader sees the same as if the client had been connected to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import aiohttp
+import msgspec
+from timeball.client import messages
+from timeball.client.errors import OutcomeUnknown, TimeballError, Unavailable
+from timeball.cluster.http.codec import CONTENT_TYPES, BodyDecoder, encode
+from timeball.cluster.http.exchange import HOPS, REQUEST_ID, Request, Response
+from timeball.cluster.http.problems import RETRY_MS
+from yarl import URL
+
+_log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 2_000
+CONNECT_TIMEOUT_S = 1.0
+ANSWER_TIMEOUT_S = 75.0
+"""Longer than the longest long-poll."""
+MAX_CLEANUPS = 1_000
+_PASSED_ON = ("accept", "content-type", "idempotency-key", REQUEST_ID)
+_TAKEN_BACK = ("Location", "Retry-After", "Allow", "Timeball-Applied-Index")
+_claims = BodyDecoder(messages.Claim)
+_claimed = msgspec.msgpack.Decoder(messages.Claimed)
+
+
+class Forwarder:
+    """Sends requests to the leader."""
+
+    def __init__(self, leader_url: Callable[[], str | None], me: str) -> None:
+        """`leader_url` names the HTTP interface of the leader of the moment; `me` is ours."""
+        self._leader_url = leader_url
+        self._me = me
+        self._session: aiohttp.ClientSession | None = None
+        self._cleanups: set[asyncio.Task[None]] = set()
+        self._claims: set[asyncio.Task[Response]] = set()
+        self._closing = False
+
+    def leader_url(self) -> str | None:
+        """The leader's address as far as it is known."""
+        return self._leader_url()
+
+    async def start(self) -> None:
+        """Open the pool; call it within the running loop."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    def end_claims(self) -> None:
+        """Send long-polls away, now and from now on: their clients ask another node."""
+        self._closing = True
+        for task in list(self._claims):
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Give up what is under way and close the pool."""
+        for task in list(self._cleanups):
+            task.cancel()
+        await asyncio.gather(*self._cleanups, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    async def forward(self, request: Request, *, write: bool) -> Response:
+        """The leader's answer.
+
+        Raises Unavailable when no other node is known to lead or it cannot be reached, and
+        OutcomeUnknown when a write was sent and its answer was lost.
+        """
+        url = self._leader_url()
+        if url is None or url == self._me:
+            raise Unavailable("no leader is known", retry_after_ms=RETRY_MS)
+        if request.path != "/v1/claims":
+            return await self._send(url, request, write=write)
+        return await self._claim(url, request)
+
+    async def _send(self, url: str, request: Request, *, write: bool) -> Response:
+        assert self._session is not None, "start() comes first"
+        headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
+        headers[HOPS] = "1"
+        target = f"{url}{request.path}" + (f"?{request.query}" if request.query else "")
+        try:
+            async with self._session.request(
+                request.method,
+                URL(target, encoded=True),
+                data=request.body or None,
+                headers=headers,
+                allow_redirects=False,
+                skip_auto_headers=("Content-Type", "User-Agent", "Accept"),
+            ) as answer:
+                body = await answer.read()
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Unavailable("the leader cannot be reached", retry_after_ms=RETRY_MS) from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if write:
+                raise OutcomeUnknown(
+                    "the connection to the leader was lost under way", retry_after_ms=RETRY_MS
+                ) from error
+            raise Unavailable("the leader did not answer", retry_after_ms=RETRY_MS) from error
+        return Response(
+            status=answer.status,
+            body=body,
+            content_type=answer.headers.get("Content-Type", ""),
+            headers={name: answer.headers[name] for name in _TAKEN_BACK if name in answer.headers},
+        )
+
+    # --- claims: what was granted to a client that is gone must be given back ----------------
+
+    async def _claim(self, url: str, request: Request) -> Response:
+        if self._closing:
+            raise Unavailable("this node is stopping", retry_after_ms=RETRY_MS)
+        claim = self._named_claim(request)
+        loop = asyncio.get_running_loop()
+        sending = loop.create_task(self._send(url, claim, write=True))
+        self._claims.add(sending)
+        sending.add_done_callback(self._claims.discard)
+        try:
+            response = await sending
+        except asyncio.CancelledError as error:
+            # Its answer may have left the leader in this very moment.
+            self._clean_up(self._withdraw(url, claim))
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise Unavailable("this node is stopping", retry_after_ms=RETRY_MS) from error
+        if response.status == 200:
+            response.undelivered = lambda: self._clean_up(self._withdraw(url, claim))
+        return response
+
+    def _named_claim(self, request: Request) -> Request:
+        """The same claim, under a request id by which its grants can be found again."""
+        headers = {REQUEST_ID: uuid.uuid4().hex, **request.headers}
+        return msgspec.structs.replace(request, headers=headers)
+
+    def _clean_up(self, work: Coroutine[Any, Any, None]) -> None:
+        if len(self._cleanups) >= MAX_CLEANUPS:
+            work.close()
+            _log.warning("too many claims to withdraw: one is left to its lease")
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._cleanups.add(task)
+        task.add_done_callback(self._cleanups.discard)
+
+    async def _withdraw(self, url: str, claim: Request) -> None:
+        """Ask what the claim was granted and release it; the lease bounds what fails here."""
+        body = _claims.decode(claim.body, claim.body_form)
+        request_id = body.request_id or claim.headers[REQUEST_ID]
+        again = msgspec.structs.replace(body, max_executions=1, wait_ms=0, request_id=request_id)
+        try:
+            answer = await self._send(url, _message("/v1/claims", again), write=True)
+            if answer.status != 200:
+                return
+            granted = _claimed.decode(answer.body).executions
+            if granted:
+                holds = [
+                    messages.Hold(execution_id=each.execution_id, token=each.token)
+                    for each in granted
+                ]
+                release = _message("/v1/executions/release", messages.Holds(items=holds))
+                await self._send(url, release, write=True)
+        except TimeballError as error:
+            _log.info("a claim could not be withdrawn and is left to its lease: %s", error)
+
+
+def _message(path: str, message: messages.Request) -> Request:
+    return Request(
+        method="POST",
+        path=path,
+        headers={"content-type": CONTENT_TYPES["msgpack"]},
+        body=encode(message, "msgpack"),
+        body_form="msgpack",
+    )

@@ -1,0 +1,305 @@
+"""Jobs: create, look at, list and cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from timeball.client import messages
+from timeball.client.errors import InvalidRequest, KeyReused, NotFound, Overloaded, TimeballError
+from timeball.cluster.http.codec import BodyDecoder, fingerprint, pack_value
+from timeball.cluster.http.exchange import (
+    IDEMPOTENCY_KEY,
+    REQUEST_ID,
+    Answered,
+    Request,
+    read_header,
+)
+from timeball.cluster.http.instants import render_instant
+from timeball.cluster.http.paging import (
+    read_choice,
+    read_cursor,
+    read_limit,
+    read_query,
+    read_queue,
+    write_cursor,
+)
+from timeball.cluster.http.routes import Route
+from timeball.cluster.http.schedules import read_schedule
+from timeball.cluster.http.services import Services, propose_all
+from timeball.cluster.http.views import JOB_STATES, job_view, render_fires
+from timeball.cluster.state import operations
+from timeball.cluster.state.limits import MAX_DURATION_MS
+from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
+
+FULL_RETRY_MS = 1_000
+MAX_OPERATION_BYTES = 256 * 1024
+"""A batch beyond this travels as several operations: an entry of the log is bounded."""
+_OVERHEAD_BYTES = 1_024
+_CANCELLED: dict[CancelStatus, Any] = {
+    CancelStatus.CANCELLED: "cancelled",
+    CancelStatus.REQUESTED: "requested",
+    CancelStatus.FINISHED: "finished",
+}
+_one_job = BodyDecoder(messages.NewJob)
+_many_jobs = BodyDecoder(messages.NewJobs)
+
+
+class Jobs:
+    """The handlers of jobs."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The table of this noun."""
+        return [
+            Route(method="POST", pattern="/v1/jobs", handler=self.create, leader=True, write=True),
+            Route(
+                method="POST",
+                pattern="/v1/jobs/batch",
+                handler=self.create_batch,
+                leader=True,
+                write=True,
+            ),
+            Route(method="GET", pattern="/v1/jobs", handler=self.list_page),
+            Route(method="GET", pattern="/v1/jobs/{job_id}", handler=self.get),
+            Route(
+                method="POST",
+                pattern="/v1/jobs/{job_id}/cancel",
+                handler=self.cancel,
+                leader=True,
+                write=True,
+            ),
+            Route(
+                method="DELETE",
+                pattern="/v1/jobs/{job_id}",
+                handler=self.cancel,
+                leader=True,
+                write=True,
+            ),
+        ]
+
+    async def create(self, request: Request) -> Answered:
+        """Create one job."""
+        read_query(request.query, ())
+        body: messages.NewJob = _one_job.decode(request.body, request.body_form)
+        request_id = read_header(request, REQUEST_ID, 64)
+        key = read_header(request, IDEMPOTENCY_KEY, 255)
+        if key and body.idempotency_key not in (None, key):
+            raise InvalidRequest.at(
+                "idempotency_key", "the header Idempotency-Key names another key than the body"
+            )
+        job = self._build(body, "", key or body.idempotency_key or "")
+        verdict = await self._services.propose(operations.CreateJobs(request_id, [job]))
+        assert isinstance(verdict, JobsCreated)
+        created = self._matched(verdict, 1)[0]
+        refusal = _refusal(created, "")
+        if refusal is not None:
+            raise refusal
+        answer = self._created(created)
+        headers = self._services.applied_headers()
+        headers["Location"] = f"/v1/jobs/{answer.job_id}"
+        is_new = answer.status == "created" and not verdict.repeated
+        return Answered(message=answer, status=201 if is_new else 200, headers=headers)
+
+    async def create_batch(self, request: Request) -> Answered:
+        """Create up to a thousand jobs."""
+        read_query(request.query, ())
+        body: messages.NewJobs = _many_jobs.decode(request.body, request.body_form)
+        request_id = body.request_id or read_header(request, REQUEST_ID, 64)
+        jobs = [
+            self._build(job, f"jobs[{place}].", job.idempotency_key or "")
+            for place, job in enumerate(body.jobs)
+        ]
+        parts = [
+            operations.CreateJobs(
+                f"{request_id}/{number}" if request_id and number else request_id, part
+            )
+            for number, part in enumerate(_split(jobs))
+        ]
+        verdicts: list[JobsCreated] = await propose_all(self._services.propose, parts)
+        results: list[messages.JobCreated] = []
+        for part, verdict in zip(parts, verdicts, strict=True):
+            for created in self._matched(verdict, len(part.jobs)):
+                refusal = _refusal(created, f"jobs[{len(results)}].")
+                results.append(
+                    self._created(created)
+                    if refusal is None
+                    else messages.JobCreated(status="refused", problem=refusal.problem())
+                )
+        return Answered(
+            message=messages.JobsCreated(
+                results=results, applied_index=self._services.state.applied_index
+            ),
+            headers=self._services.applied_headers(),
+        )
+
+    async def get(self, request: Request) -> Answered:
+        """One job."""
+        read_query(request.query, ())
+        services = self._services
+        job = services.state.job(_job_id(request))
+        if job is None:
+            raise _no_job(request)
+        view = job_view(
+            job,
+            list(services.state.executions_of(job)),
+            request.answer_form,
+            services.wall_clock_ms(),
+        )
+        return Answered(message=view, headers=services.applied_headers())
+
+    async def list_page(self, request: Request) -> Answered:
+        """A page of jobs."""
+        services = self._services
+        parameters = read_query(request.query, ("queue", "state", "limit", "cursor"))
+        limit = read_limit(parameters)
+        queue = read_queue(parameters)
+        state = read_choice(parameters, "state", JOB_STATES)
+        after = read_cursor(parameters, "jobs", 1)
+        services.require_known_queue(queue)
+        page = services.state.list_jobs(
+            after=after[0] if after else None,
+            limit=limit,
+            queue=queue,
+            state=JOB_STATES[state] if state else None,
+        )
+        now_ms = services.wall_clock_ms()
+        views = [
+            job_view(
+                job, list(services.state.executions_of(job)), request.answer_form, now_ms, fires=0
+            )
+            for job in page.items
+        ]
+        cursor = None if page.next_after is None else write_cursor("jobs", (page.next_after,))
+        return Answered(
+            message=messages.JobList(
+                jobs=views, cursor=cursor, applied_index=services.state.applied_index
+            ),
+            headers=services.applied_headers(),
+        )
+
+    async def cancel(self, request: Request) -> Answered:
+        """Cancel one job."""
+        read_query(request.query, ())
+        job_id = _job_id(request)
+        verdicts = await self._services.propose(operations.CancelJobs([job_id]))
+        status = CancelStatus(verdicts[0])
+        if status is CancelStatus.UNKNOWN:
+            raise _no_job(request)
+        return Answered(
+            message=messages.JobCancelled(job_id=str(job_id), status=_CANCELLED[status]),
+            headers=self._services.applied_headers(),
+        )
+
+    def _build(self, body: messages.NewJob, prefix: str, key: str) -> operations.NewJob:
+        """The operation for one job; raises InvalidRequest naming the field after `prefix`."""
+        self._services.require_queue(body.queue, f"{prefix}queue")
+        retry = body.retry
+        for field, duration_ms in (
+            ("timeout_ms", body.timeout_ms or 0),
+            ("retry.initial_ms", retry.initial_ms),
+            ("retry.max_ms", retry.max_ms),
+        ):
+            if duration_ms > MAX_DURATION_MS:
+                raise InvalidRequest.at(prefix + field, f"expected at most {MAX_DURATION_MS}")
+        plan = read_schedule(body.schedule, f"{prefix}schedule", self._services.wall_clock_ms())
+        policy = operations.RetryPolicy(
+            retry.max_attempts,
+            retry.initial_ms,
+            retry.multiplier_pct,
+            retry.max_ms,
+            retry.jitter_pct,
+        )
+        payload = pack_value(body.payload, f"{prefix}payload")
+        mark = b""
+        if key:
+            mark = fingerprint(
+                body.queue,
+                body.payload,
+                plan.meaning,
+                body.priority,
+                body.partition_key,
+                policy,
+                body.timeout_ms,
+            )
+        return operations.NewJob(
+            queue=body.queue,
+            payload=payload,
+            first_ms=plan.first_ms,
+            delay_ms=plan.delay_ms,
+            timetable=plan.timetable,
+            priority=body.priority,
+            partition_key=body.partition_key,
+            retry=policy,
+            timeout_ms=body.timeout_ms or 0,
+            idempotency_key=key,
+            fingerprint=mark,
+        )
+
+    def _matched(self, verdict: JobsCreated, expected: int) -> Sequence[Created]:
+        if len(verdict.jobs) != expected:
+            raise KeyReused.at("request_id", "this request id belongs to another request")
+        return verdict.jobs
+
+    def _created(self, created: Created) -> messages.JobCreated:
+        job = self._services.state.job(created.job)
+        if job is not None and job.timetable is not None:
+            fires = render_fires(job.timetable, created.nominal_ms - 1)
+        else:
+            fires = [render_instant(created.nominal_ms)]
+        return messages.JobCreated(
+            status="created" if created.status is CreateStatus.CREATED else "duplicate",
+            job_id=str(created.job),
+            execution_id=messages.encode_execution_id(created.job, created.nominal_ms),
+            next_fires=fires,
+        )
+
+
+def _part_id(request_id: str, number: int) -> str:
+    """Under which id a part of a batch is remembered: a repeat splits into the same parts."""
+    return f"{request_id}/{number}" if request_id and number else request_id
+
+
+def _refusal(created: Created, prefix: str) -> TimeballError | None:
+    match created.status:
+        case CreateStatus.CREATED | CreateStatus.DUPLICATE:
+            return None
+        case CreateStatus.KEY_REUSED:
+            return KeyReused.at(
+                f"{prefix}idempotency_key", "this key is known with another request"
+            )
+        case CreateStatus.FULL:
+            return Overloaded(
+                "the cluster holds as many pending executions or queues as it may",
+                status=429,
+                retry_after_ms=FULL_RETRY_MS,
+            )
+        case CreateStatus.INVALID:
+            return InvalidRequest.at(prefix.rstrip(".") or "body", "beyond the cluster's limits")
+
+
+def _split(jobs: Sequence[operations.NewJob]) -> Iterator[list[operations.NewJob]]:
+    """Runs of jobs that each fit one operation. The same batch always splits the same way."""
+    part: list[operations.NewJob] = []
+    size = 0
+    for job in jobs:
+        weight = len(job.payload) + _OVERHEAD_BYTES
+        if part and size + weight > MAX_OPERATION_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(job)
+        size += weight
+    yield part
+
+
+def _job_id(request: Request) -> int:
+    try:
+        return messages.decode_job_id(request.parameters["job_id"])
+    except ValueError as error:
+        raise _no_job(request) from error
+
+
+def _no_job(request: Request) -> NotFound:
+    return NotFound.at("job_id", f"no job {request.parameters['job_id'][:80]!r}")

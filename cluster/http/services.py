@@ -1,0 +1,79 @@
+"""What handlers need of their node, handed in as one value."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from timeball.client.errors import NotFound, OutcomeUnknown
+from timeball.cluster.dispatch.dispatcher import Dispatcher
+from timeball.cluster.http.exchange import APPLIED_INDEX
+from timeball.cluster.raft.errors import OutcomeUnknown as ConsensusOutcomeUnknown
+from timeball.cluster.raft.interface import Replica
+from timeball.cluster.settings import NodeSettings, Settings
+from timeball.cluster.state.machine import StateMachine
+from timeball.cluster.state.operations import AnyOperation
+
+Propose = Callable[[AnyOperation], Awaitable[Any]]
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The parts of one node, as far as requests touch them."""
+
+    settings: Settings
+    me: NodeSettings
+    state: StateMachine
+    replica: Replica
+    dispatcher: Dispatcher
+    propose: Propose
+    """Puts one operation into the log; answers with its verdict, or raises what it means."""
+    serving: Callable[[], bool]
+    """Whether this node leads and has taken up its duties."""
+    ready: Callable[[], bool]
+    """Whether this node has caught up and is in touch with a majority."""
+    wall_clock_ms: Callable[[], int]
+    observe_fire_lag_ms: Callable[[int], None]
+    """Told of each granted execution how long after its due time it was granted."""
+
+    def applied_headers(self) -> dict[str, str]:
+        """How far the state is that an answer was read from."""
+        return {APPLIED_INDEX: str(self.state.applied_index)}
+
+    def require_queue(self, queue: str, field: str = "queue") -> None:
+        """Raise NotFound for a queue outside of the configured ones, if they are a closed list."""
+        queues = self.settings.queues
+        if queues is not None and queue not in queues:
+            raise NotFound.at(field, f"this cluster does not serve a queue {queue!r}")
+
+    def require_known_queue(self, queue: str | None) -> None:
+        """Raise NotFound for a queue that is neither configured nor holds any job."""
+        if queue is None or queue in self.state.queues or queue in (self.settings.queues or ()):
+            return
+        raise NotFound.at("queue", f"no queue {queue!r}")
+
+
+async def propose_all(propose: Propose, operations: Sequence[AnyOperation]) -> list[Any]:
+    """Propose several operations that one request was split into; verdicts in order.
+
+    When some failed and others may have been applied, the outcome of the whole is unknown,
+    whatever each error says of its own part.
+    """
+    if len(operations) == 1:
+        return [await propose(operations[0])]
+    outcomes = await asyncio.gather(
+        *(propose(operation) for operation in operations), return_exceptions=True
+    )
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    for failure in failures:
+        if not isinstance(failure, Exception):
+            raise failure
+    if not failures:
+        return outcomes
+    unknown = len(failures) < len(outcomes) or any(
+        isinstance(failure, ConsensusOutcomeUnknown | OutcomeUnknown) for failure in failures
+    )
+    if unknown:
+        raise OutcomeUnknown("only a part of the batch is known to be applied") from failures[0]
+    raise failures[0]

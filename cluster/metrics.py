@@ -1,0 +1,265 @@
+"""Prometheus metrics of one node, in a registry of its own.
+
+Most are read from the parts when they are scraped, which costs the hot path nothing; only
+what is a distribution is observed as it happens. Labels are bounded: queues beyond
+`MAX_QUEUES` are summed up under one name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from timeball.cluster.dispatch.seams import Instruments
+
+if TYPE_CHECKING:
+    from timeball.cluster.node import Node
+
+_log = logging.getLogger(__name__)
+
+MAX_QUEUES = 100
+OTHER_QUEUES = "(other)"
+LAG_BUCKETS_S = (
+    *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 15.0, 60.0, 300.0),
+)
+SYNC_BUCKETS_S = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.25, 1.0)
+
+_TOTALS = {
+    "created": "Executions created",
+    "duplicates": "Creates answered with an earlier job",
+    "claimed": "Leases granted",
+    "succeeded": "Executions that succeeded",
+    "failed": "Attempts reported as failed",
+    "expired": "Leases that ran out",
+    "released": "Executions given back",
+    "stale": "Reports refused because the token was not the latest",
+    "retried": "Attempts after which another was scheduled",
+    "died": "Executions that became dead letters",
+    "replayed": "Dead letters given a new budget",
+    "cancelled": "Executions cancelled",
+    "coalesced": "Nominal times folded into another",
+    "missed": "Nominal times given up",
+}
+_QUEUE_TEXTS = {
+    "scheduled_executions": "Executions that wait for their due time or a claim",
+    "leased_executions": "Executions that workers hold",
+    "dead_executions": "Dead letters",
+    "ready_executions": "Due executions that wait for a claim",
+    "waiting_claims": "Claims that wait for work",
+    "oldest_due_age_seconds": "How long the oldest due execution has waited",
+}
+
+
+class Metrics:
+    """What one node measures."""
+
+    def __init__(self, node: Node) -> None:
+        self.registry = CollectorRegistry()
+        self.fire_lag_s = Histogram(
+            "timeball_fire_lag_seconds",
+            "From the due time of an execution to its committed lease",
+            buckets=LAG_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.commit_s = Histogram(
+            "timeball_commit_seconds",
+            "From a proposal to its verdict",
+            buckets=LAG_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.journal_sync_s = Histogram(
+            "timeball_journal_sync_seconds",
+            "One sync of the journal",
+            buckets=SYNC_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.dispatch = DispatchInstruments(self.registry)
+        self.registry.register(_NodeCollector(node))
+
+    def observe_fire_lag_ms(self, lag_ms: int) -> None:
+        """One execution was granted so long after its due time."""
+        self.fire_lag_s.observe(lag_ms / 1000)
+
+
+class DispatchInstruments(Instruments):
+    """What the leader's dispatcher tells."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._wheel_lag_s = Histogram(
+            "timeball_wheel_lag_seconds",
+            "From a due time to the ready queue, of the oldest execution of each turn",
+            buckets=LAG_BUCKETS_S,
+            registry=registry,
+        )
+        self._refused = Counter(
+            "timeball_claims_refused", "Leases refused by the log", registry=registry
+        )
+        self._unused = Counter(
+            "timeball_unused_released",
+            "Leases given back because their claim was gone",
+            registry=registry,
+        )
+        self._parked = Counter(
+            "timeball_timetables_parked",
+            "Timetables that failed and stand still",
+            registry=registry,
+        )
+        self._failed = Counter(
+            "timeball_dispatch_proposals_failed",
+            "Items of the leader's own operations that failed and are proposed again",
+            labelnames=("kind",),
+            registry=registry,
+        )
+        self._steps_s = Histogram(
+            "timeball_clock_step_seconds",
+            "Steps of the wall clock, by size",
+            buckets=(0.5, 1.0, 10.0, 60.0, 3600.0),
+            registry=registry,
+        )
+
+    def observe_wheel_lag(self, lag_ms: int, count: int) -> None:  # noqa: ARG002
+        """Something became ready."""
+        self._wheel_lag_s.observe(lag_ms / 1000)
+
+    def observe_claim(self, granted: int, refused: int) -> None:  # noqa: ARG002
+        """The granted are counted by the replicated state."""
+        self._refused.inc(refused)
+
+    def unused_released(self, count: int) -> None:
+        """A claim was gone before its answer."""
+        self._unused.inc(count)
+
+    def timetable_parked(self, job: int, parked: int) -> None:  # noqa: ARG002
+        """A timetable failed."""
+        _log.error("the timetable of job %d failed and stands still", job)
+        self._parked.inc()
+
+    def proposal_failed(self, kind: str, items: int) -> None:
+        """An operation of the leader's own failed."""
+        self._failed.labels(kind).inc(items)
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The wall clock stepped."""
+        _log.warning("the wall clock stepped by %d ms", step_ms)
+        self._steps_s.observe(abs(step_ms) / 1000)
+
+
+class _NodeCollector(Collector):
+    """Reads a node when it is scraped."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is collected at registration, when the node has not started."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All families of this node."""
+        yield from self._consensus()
+        yield from self._state()
+        yield from self._queues()
+        yield from self._requests()
+
+    def _consensus(self) -> Iterator[Metric]:
+        consensus, commit = self._node.consensus, self._node.commit
+        stats = consensus.stats
+        now_ms = self._node.wall_clock_ms()
+        gauges = {
+            "raft_term": ("The term", consensus.term),
+            "raft_leader": ("1 while this node leads", consensus.role == "leader"),
+            "raft_serving": ("1 while this node leads and does its duties", self._node.serving),
+            "raft_quorum_seen": ("1 while a majority is in touch", consensus.quorum_seen),
+            "raft_commit_index": ("The committed position", consensus.commit_index),
+            "raft_applied_index": ("The applied position", consensus.applied_index),
+            "raft_applied_lag": (
+                "Committed entries that wait to be applied",
+                consensus.commit_index - consensus.applied_index,
+            ),
+            "raft_snapshot_bytes": ("Size of the latest snapshot", stats.last_snapshot_bytes),
+            "raft_snapshot_seconds": ("Time of the latest snapshot", stats.last_snapshot_s),
+            "proposals_pending": ("Operations that wait for an entry", commit.pending),
+            "log_time_ahead_seconds": (
+                "How far log-time is ahead of this node's clock; a large value is clock skew",
+                (self._node.state.log_time_ms - now_ms) / 1000,
+            ),
+        }
+        counters = {
+            "raft_elections": ("Elections that this node stood in", stats.elections),
+            "raft_leaderships": ("Terms that this node led", stats.leaderships),
+            "raft_entries_applied": ("Entries applied", stats.entries_applied),
+            "raft_snapshots_taken": ("Snapshots written", stats.snapshots_taken),
+            "raft_snapshots_installed": ("Snapshots taken over", stats.snapshots_installed),
+            "raft_snapshot_failures": ("Snapshots that failed", stats.snapshot_failures),
+            "journal_bytes": ("Bytes written to the journal", stats.journal_bytes),
+            "commit_entries": ("Entries proposed by this node", commit.entries),
+            "commit_operations": ("Operations in them", commit.operations),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"timeball_{name}", text, value=float(value))
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(f"timeball_{name}", text, value=float(value))
+
+    def _state(self) -> Iterator[Metric]:
+        """Totals of the replicated state: the same on every node at one position."""
+        totals = msgspec.structs.asdict(self._node.state.counters)
+        for name, text in _TOTALS.items():
+            yield CounterMetricFamily(f"timeball_{name}", text, value=float(totals[name]))
+        state = self._node.state
+        yield GaugeMetricFamily(
+            "timeball_pending_executions", "Executions that wait", value=float(len(state.pending))
+        )
+
+    def _queues(self) -> Iterator[Metric]:
+        """Depths by queue; what only a serving leader knows is left out elsewhere."""
+        node, dispatcher = self._node, self._node.dispatcher
+        serving = node.serving
+        depths: dict[str, dict[str, float]] = {}
+        oldest_ms: dict[str, int] = {}
+        for place, name in enumerate(sorted(node.state.queues)):
+            label = name if place < MAX_QUEUES else OTHER_QUEUES
+            counts = node.state.queues[name]
+            values: dict[str, float] = {
+                "scheduled_executions": counts.scheduled,
+                "leased_executions": counts.leased,
+                "dead_executions": counts.dead,
+            }
+            if serving:
+                values["ready_executions"] = dispatcher.ready_depth(name)
+                values["waiting_claims"] = dispatcher.waiting_claims(name)
+                due_ms = dispatcher.oldest_due_ms(name)
+                if due_ms is not None:
+                    oldest_ms[label] = min(due_ms, oldest_ms.get(label, due_ms))
+            for metric, value in values.items():
+                labelled = depths.setdefault(metric, {})
+                labelled[label] = labelled.get(label, 0.0) + value
+        now_ms = node.wall_clock_ms()
+        depths["oldest_due_age_seconds"] = {
+            label: (now_ms - due_ms) / 1000 for label, due_ms in oldest_ms.items()
+        }
+        for metric, labelled in depths.items():
+            family = GaugeMetricFamily(
+                f"timeball_{metric}", _QUEUE_TEXTS[metric], labels=("queue",)
+            )
+            for label, value in labelled.items():
+                family.add_metric((label,), value)
+            yield family
+
+    def _requests(self) -> Iterator[Metric]:
+        answered = CounterMetricFamily(
+            "timeball_http_requests", "Answers given", labels=("method", "route", "status")
+        )
+        for (method, route, status), count in self._node.application.requests.items():
+            answered.add_metric((method, route, str(status)), float(count))
+        yield answered
+        yield GaugeMetricFamily(
+            "timeball_http_open_requests",
+            "Requests that are being answered",
+            value=float(self._node.http.open_requests),
+        )

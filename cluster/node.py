@@ -1,0 +1,296 @@
+"""One node, put together: state machine, consensus, group commit, dispatcher and HTTP.
+
+start    bind both addresses, load what is on disk, join the cluster
+lead     consensus gives a term  →  propose Lead(settings)  →  once it is applied in that
+         term, the dispatcher takes up its duties and the node serves
+step down consensus takes it back →  the dispatcher stops within the same turn
+stop     take no new connections, hand leadership over, answer what is open, leave
+halt     consensus stopped itself: end the process, saying why
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from timeball.cluster.dispatch.dispatcher import Dispatcher
+from timeball.cluster.http.application import Application
+from timeball.cluster.http.claims import Claims
+from timeball.cluster.http.cluster_view import ClusterReports
+from timeball.cluster.http.dead import DeadLetters
+from timeball.cluster.http.executions import Executions
+from timeball.cluster.http.forward import Forwarder
+from timeball.cluster.http.jobs import Jobs
+from timeball.cluster.http.server import HttpServer
+from timeball.cluster.http.services import Services
+from timeball.cluster.metrics import Metrics
+from timeball.cluster.raft.commit import GroupCommit
+from timeball.cluster.raft.consensus import Consensus
+from timeball.cluster.raft.interface import Applied, Observer
+from timeball.cluster.raft.settings import CommitSettings, RaftSettings
+from timeball.cluster.settings import Address, ConfigError, Settings
+from timeball.cluster.state import operations
+from timeball.cluster.state.machine import Applied as StateApplied
+from timeball.cluster.state.machine import StateMachine
+
+_log = logging.getLogger(__name__)
+
+EXIT_CONFIG = 2
+EXIT_DAMAGED = 3
+EXIT_HALTED = 4
+READY_LAG = 1_000
+"""A node is ready while at most this many committed entries wait to be applied."""
+YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
+"""Thresholds of the garbage collector (see `_tame_collector`)."""
+
+
+class Node(Observer):
+    """One member of the cluster, in this process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        *,
+        wall_clock_ms: Callable[[], int],
+        clock: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        """Build every part; nothing is opened before `start`. Raises ConfigError."""
+        self.settings = settings
+        self.me = settings.node(name)
+        self.wall_clock_ms = wall_clock_ms
+        self._stop_requested = asyncio.Event()
+        self._stopping = False
+        self._halted: str | None = None
+        self._serving_term: int | None = None
+        self.state = StateMachine()
+        members = {node.name: (node.raft.host, node.raft.port) for node in settings.nodes}
+        self.consensus = Consensus(
+            name,
+            members,
+            settings.data_dir(name),
+            settings.secret,
+            self.state,
+            RaftSettings(cluster=settings.name),
+            clock=clock,
+            rng=rng,
+        )
+        self.commit = GroupCommit(
+            self.consensus,
+            operations.encode_entry,
+            wall_clock_ms,
+            CommitSettings(spacing_s=settings.process.commit_spacing_ms / 1000),
+            last_log_time=lambda: self.state.log_time_ms,
+            clock=clock,
+        )
+        self.metrics = Metrics(self)
+        self.dispatcher = Dispatcher(
+            self.state,
+            self.commit,
+            wall_clock_ms,
+            instruments=self.metrics.dispatch,
+        )
+        self.consensus.observe_fsync.append(self.metrics.journal_sync_s.observe)
+        # After the group commit, so that proposals can be made once leadership is told.
+        self.consensus.add_observer(self)
+        self.forwarder = Forwarder(self._leader_url, self.me.http_url)
+        self.application = self._make_application()
+        self.http = HttpServer(self.application, self.me.http.host, self.me.http.port)
+
+    # --- life --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open files and ports and join the cluster.
+
+        Raises ConfigError for an address that cannot be taken, Damaged or Misconfigured for
+        files that cannot be trusted, and OSError for files that cannot be read.
+        """
+        try:
+            self.http.bind()
+        except OSError as error:
+            raise self._address_error("http", self.me.http, error) from error
+        try:
+            await self.consensus.start()
+            await self.forwarder.start()
+            await self.http.start()
+        except OSError as error:
+            await self._close()
+            if error.filename is None and error.errno in _ADDRESS_ERRORS:
+                raise self._address_error("raft", self.me.raft, error) from error
+            raise
+        except BaseException:
+            await self._close()
+            raise
+        _tame_collector()
+        _log.info("%s serves at %s", self.me.name, self.me.http_url)
+
+    async def run(self) -> int:
+        """Serve until asked to stop or halted; the exit code."""
+        await self._stop_requested.wait()
+        if self._halted is None:
+            await self._leave()
+        else:
+            await self._close()
+        if self._halted is not None:
+            return EXIT_HALTED
+        _log.info("%s has ended", self.me.name)
+        return 0
+
+    def request_stop(self) -> None:
+        """Ask the node to hand over, drain and leave; `run` then returns."""
+        self._stop_requested.set()
+
+    async def _leave(self) -> None:
+        _log.info("%s is stopping", self.me.name)
+        self._stopping = True
+        await self.http.stop_accepting()
+        self.forwarder.end_claims()
+        await self.consensus.stop()
+        if not await self.http.wait_idle(self.settings.process.drain_ms / 1000):
+            _log.warning("%s leaves %d requests unanswered", self.me.name, self.http.open_requests)
+        await self._close()
+
+    async def _close(self) -> None:
+        await self.http.stop()
+        await self.forwarder.stop()
+        await self.consensus.stop()
+
+    def _address_error(self, kind: str, address: Address, error: OSError) -> ConfigError:
+        reason = errno.errorcode.get(error.errno or 0, "")
+        text = {
+            "EADDRINUSE": "is already in use",
+            "EADDRNOTAVAIL": "is not an address of this machine",
+            "EACCES": "may not be used by this user",
+        }.get(reason, f"cannot be used: {error.strerror or error}")
+        return ConfigError(self.settings.path, f"node {self.me.name}, {kind}", f"{address} {text}")
+
+    # --- leadership --------------------------------------------------------------------------
+
+    @property
+    def serving(self) -> bool:
+        """Whether this node leads and has taken up its duties."""
+        term = self._serving_term
+        return term is not None and term == self.consensus.leading_term
+
+    @property
+    def ready(self) -> bool:
+        """Whether this node is of use to clients (see protocol: `GET /readyz`)."""
+        if self._stopping or self._halted is not None or not self.consensus.quorum_seen:
+            return False
+        if self.consensus.commit_index - self.consensus.applied_index > READY_LAG:
+            return False
+        return self.serving if self.consensus.role == "leader" else self._leader_url() is not None
+
+    def on_leadership(self, term: int | None) -> None:
+        """Begin or end the duties of a leader."""
+        self._serving_term = None
+        self.dispatcher.stop()
+        if term is not None:
+            _log.info("%s leads in term %d", self.me.name, term)
+            self._take_office(term)
+
+    def _take_office(self, term: int) -> None:
+        lead = operations.Lead(self.me.name, self.settings.limits.for_state())
+        verdict = self.commit.propose(lead)
+        verdict.add_done_callback(lambda done: self._took_office(term, done))
+
+    def _took_office(self, term: int, verdict: asyncio.Future[object]) -> None:
+        error = verdict.exception()
+        if self.consensus.leading_term != term:
+            return
+        if error is not None:
+            _log.warning("%s could not take office, and tries again: %s", self.me.name, error)
+            self._take_office(term)
+            return
+        if verdict.result() is not None:
+            _log.error("the settings of %s were refused: %s", self.me.name, verdict.result())
+        self._serving_term = term
+        self.dispatcher.start(term)
+
+    def on_applied(
+        self,
+        index: int,  # noqa: ARG002 — the interface of observers
+        term: int,  # noqa: ARG002
+        entry: bytes,  # noqa: ARG002
+        applied: Applied,
+    ) -> None:
+        """Let the dispatcher derive the timers of what has changed."""
+        if self._serving_term is not None:
+            assert isinstance(applied, StateApplied), "the node's own state machine applied it"
+            self.dispatcher.applied(applied)
+
+    def on_halt(self, reason: str) -> None:
+        """Consensus has stopped itself: nothing more can be done here."""
+        _log.critical("%s halts: %s", self.me.name, reason)
+        self._halted = reason
+        self._serving_term = None
+        self.dispatcher.stop()
+        self._stop_requested.set()
+
+    def _leader_url(self) -> str | None:
+        leader = None if self._stopping else self.consensus.leader
+        return None if leader is None else self.settings.node(leader).http_url
+
+    # --- parts -------------------------------------------------------------------------------
+
+    def _make_application(self) -> Application:
+        services = Services(
+            settings=self.settings,
+            me=self.me,
+            state=self.state,
+            replica=self.consensus,
+            dispatcher=self.dispatcher,
+            propose=self.propose,
+            serving=lambda: self.serving,
+            ready=lambda: self.ready,
+            observe_fire_lag_ms=self.metrics.observe_fire_lag_ms,
+            wall_clock_ms=self.wall_clock_ms,
+        )
+        nouns = (
+            Jobs(services),
+            Executions(services),
+            Claims(services),
+            DeadLetters(services),
+            ClusterReports(services, self.metrics.registry),
+        )
+        return Application(
+            [route for noun in nouns for route in noun.routes()],
+            serving=lambda: self.serving,
+            forwarder=self.forwarder,
+        )
+
+    async def propose(self, operation: operations.AnyOperation) -> Any:
+        """Put one operation into the log; its verdict, or one of the errors of consensus."""
+        weight, size = 1, 256
+        if isinstance(operation, operations.CreateJobs):
+            weight = len(operation.jobs)
+            size += sum(len(job.payload) + 256 for job in operation.jobs)
+        elif isinstance(operation, operations.Succeed):
+            size += sum(len(item.result) + 64 for item in operation.items)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        verdict = await self.commit.propose(operation, weight=weight, size=size)
+        self.metrics.commit_s.observe(loop.time() - began)
+        return verdict
+
+
+_ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+
+
+def _tame_collector() -> None:
+    """Keep full collections from stalling the event loop.
+
+    A full collection walks every container, and takes tens of milliseconds in a node that
+    holds much. What start-up made never dies: freeze it. Records carry no collector
+    headers, so what remains tracked is mostly short-lived; the two younger generations,
+    which cost microseconds, are collected as usual, and the oldest practically never.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD)
