@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 from timeball.bench import workload
-from timeball.bench.history import HandlerStarted, Recorder
+from timeball.bench.history import HandlerStarted, Recorder, WorkerReady
 from timeball.bench.recording import RecordingClient
 from timeball.client.context import ExecutionContext
 from timeball.client.messages import Success
@@ -90,6 +90,7 @@ async def work(urls: list[str], name: str, history: Path, cure: Path, lease_ms: 
                 lease_ms=lease_ms,
                 name=name,
             )
+            recorder.record(WorkerReady(at_us=recorder.clock_us(), source=name))
             await worker.run(grace_ms=DRAIN_MS)
 
 

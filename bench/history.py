@@ -78,6 +78,10 @@ class ReplayAcknowledged(Event, frozen=True, kw_only=True, tag="replay_acknowled
     sent_us: int
 
 
+class WorkerReady(Event, frozen=True, kw_only=True, tag="worker_ready"):
+    """A worker is about to claim for the first time."""
+
+
 class Delivered(Event, frozen=True, kw_only=True, tag="delivered"):
     """A worker received a lease; `claim_sent_us` is when it first sent the claim."""
 
@@ -137,6 +141,7 @@ AnyEvent = (
     | JobAcknowledged
     | CancelAcknowledged
     | ReplayAcknowledged
+    | WorkerReady
     | Delivered
     | HandlerStarted
     | ReportSent

@@ -19,6 +19,7 @@ from timeball.bench.history import (
     Recorder,
     ReportAnswered,
     Signal,
+    WorkerReady,
 )
 from timeball.bench.processes import WorkerProcess
 from timeball.bench.recording import RecordingClient
@@ -63,8 +64,7 @@ class Scenario:
         """Run from the first leader to the last execution; raises NotSeen when a step fails."""
         self._tell("Waiting for a first leader")
         await self._nodes.leader()
-        for _ in range(WORKERS):
-            await self._add_worker()
+        await asyncio.gather(*(self._add_worker() for _ in range(WORKERS)))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             begin_ms = self._now_ms()
@@ -72,9 +72,10 @@ class Scenario:
             await workload.submit_base_load(self._client, begin_ms, begin_ms + LOAD_MS)
             group.create_task(workload.submit_stream(self._client, stop))
             await self._submit_specials()
+            await self._fail_twice()
+            await self._replay_poison()
             await self._kill_worker()
             await self._stop_worker()
-            await self._replay_poison()
             await self._kill_leader()
             await asyncio.sleep(STREAM_AFTER_RETURN_S)
             stop.set()
@@ -94,7 +95,6 @@ class Scenario:
 
     async def _submit_specials(self) -> None:
         self._tell("Creating one job twice, and cancelling another")
-        await self._one(workload.FLAKY)
         retry = Retry(max_attempts=workload.POISON_ATTEMPTS, initial_ms=200, max_ms=400)
         await self._one(workload.POISON, workload.job(workload.POISON, retry=retry))
         keyed = NewJob(payload={"label": workload.KEYED}, idempotency_key=workload.KEY)
@@ -102,6 +102,11 @@ class Scenario:
             await self._one(workload.KEYED, keyed)
         later = workload.job(workload.UNWANTED, At(self._now_ms() + FAR_MS))
         await self._client.cancel(await self._one(workload.UNWANTED, later))
+
+    async def _fail_twice(self) -> None:
+        self._tell("Waiting for the job that fails twice")
+        execution, _ = await self._started(workload.FLAKY)
+        await self._succeeded(execution)
 
     async def _kill_worker(self) -> None:
         execution, victim = await self._started(workload.CRASH)
@@ -168,6 +173,7 @@ class Scenario:
         self.workers[name] = worker
         self.watch.follow(worker.history)
         await worker.start(self._cluster.urls, self._cure, LEASE_MS)
+        await self.watch.event(f"{name} at work", WorkerReady, lambda e: e.source == name, STEP_S)
 
     async def _one(self, label: str, job: NewJob | None = None) -> str:
         (created,) = await self._client.submit(label, [job or workload.job(label)], single=True)

@@ -91,14 +91,25 @@ class Nodes:
         """Wait for a node that leads and serves in a later term, and record it; raises NotSeen."""
         try:
             async with asyncio.timeout(timeout_s):
-                while True:
-                    for view in await self.views():
-                        if view.role == "leader" and view.serving and view.term > above_term:
-                            self._observed(view)
-                            return view
+                while (view := await self._first_leader(above_term)) is None:
                     await asyncio.sleep(GLANCE_S)
         except TimeoutError:
             raise NotSeen(f"no node leads within {timeout_s:g} s") from None
+        self._observed(view)
+        return view
+
+    async def _first_leader(self, above_term: int) -> ClusterView | None:
+        """Ask all at once and take the first that leads: a dead node keeps nobody waiting."""
+        asked = [asyncio.create_task(self.view(name)) for name in self._clients]
+        try:
+            for answer in asyncio.as_completed(asked):
+                view = await answer
+                if view and view.role == "leader" and view.serving and view.term > above_term:
+                    return view
+            return None
+        finally:
+            for task in asked:
+                task.cancel()
 
     async def agreed(self, timeout_s: float) -> list[ClusterView]:
         """Views with digests once all nodes stand at one index, else as they are in the end."""
