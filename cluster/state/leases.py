@@ -117,9 +117,7 @@ def _start(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
         _latest_attempt(execution).started_ms = store.log_time_ms
         return Verdict.ACCEPTED
     store.counters.stale += 1
-    if execution.token == token and execution.state in TERMINAL:
-        return Verdict.FINISHED
-    return Verdict.STALE
+    return _stale_or_finished(execution, token)
 
 
 def succeed(store: Store, operation: Succeed) -> list[Verdict]:
@@ -204,8 +202,7 @@ def _expire(store: Store, job_id: int, nominal_ms: int, token: int, timed_out: b
         attempt = _attempt_of(execution, token)
         if attempt is not None and attempt.outcome is outcome:
             return Verdict.DUPLICATE
-        terminal = execution.token == token and execution.state in TERMINAL
-        return Verdict.FINISHED if terminal else Verdict.STALE
+        return _stale_or_finished(execution, token)
     attempt = _close_attempt(store, execution, outcome)
     store.counters.expired += 1
     _retry_or_die(store, execution, Event.EXPIRE, attempt)
@@ -251,6 +248,12 @@ def _judge(store: Store, execution: Execution, token: int, reported: Outcome) ->
             return Verdict.DUPLICATE
     store.counters.stale += 1
     return Verdict.STALE
+
+
+def _stale_or_finished(execution: Execution, token: int) -> Verdict:
+    """Why a token that holds nothing does not; 0 was never granted, so it is stale always."""
+    latest = token == execution.token and token != 0
+    return Verdict.FINISHED if latest and execution.state in TERMINAL else Verdict.STALE
 
 
 def _retry_or_die(
