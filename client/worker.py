@@ -58,6 +58,8 @@ GRACE_MS = 10_000
 """How long running handlers may go on after a stop, unless told otherwise."""
 REPORT_GRACE_MS = 5_000
 """How long a stopping worker tries to have its last reports answered."""
+GIVE_BACK_MS = 2_000
+"""How long a stopping worker asks what its last, cut claim was granted."""
 CANCEL_GRACE_MS = 1_000
 """How long a cancelled handler may take to clean up while its worker stops."""
 
@@ -289,7 +291,7 @@ class Worker:
         if self._unanswered is None:
             return
         try:
-            claimed = await self._ask(*self._unanswered, 0, REPORT_GRACE_MS)
+            claimed = await self._ask(*self._unanswered, 0, GIVE_BACK_MS)
         except TimeballError as error:
             log.warning("what the last claim was granted is left to expire: %s", error)
             return
