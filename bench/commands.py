@@ -19,10 +19,12 @@ from timeball.bench.watching import NotSeen
 from timeball.client.errors import TimeballError
 from timeball.cluster.localcluster import NodeFailed
 
+LIMIT_S = 60.0
+"""A demo that takes longer is stopped: its machine is too slow, or something hangs."""
 EXIT_BROKEN = 1
 EXIT_INTERRUPTED = 130
 
-_FORESEEN = (NotSeen, NodeFailed, TimeballError, TimeoutError)
+_FORESEEN = (NotSeen, NodeFailed, TimeballError)
 """What ends a demo without a defect of the demo itself."""
 
 
@@ -67,11 +69,16 @@ def _run(folder: Path, tell: Callable[[str], None]) -> Outcome:
 
 
 async def _until_signalled(folder: Path, tell: Callable[[str], None]) -> Outcome:
-    """Run the demo; SIGTERM ends it in the same orderly way as SIGINT does."""
+    """Run the demo; SIGINT and SIGTERM end it in order, a second one with less patience."""
     main = asyncio.current_task()
     assert main is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
-    return await run_demo(folder, tell)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            return await run_demo(folder, tell)
+    except TimeoutError as error:
+        raise NotSeen(f"not seen within {LIMIT_S:g} s: the end of the demo") from error
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -91,7 +91,7 @@ class Nodes:
         """Wait for a node that leads and serves in a later term, and record it; raises NotSeen."""
         try:
             async with asyncio.timeout(timeout_s):
-                while (view := await self._first_leader(above_term)) is None:
+                while (view := await self._first_leader(above_term)) is None:  # noqa: ASYNC110
                     await asyncio.sleep(GLANCE_S)
         except TimeoutError:
             raise NotSeen(f"no node leads within {timeout_s:g} s") from None
