@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import secrets
 import signal
 import socket
@@ -29,6 +30,7 @@ START_S = 20.0
 STOP_S = 10.0
 """How long a node may take to end by itself before it is killed."""
 POLL_S = 0.02
+PORTS = range(12_000, 32_000)
 
 _views = msgspec.json.Decoder(ClusterView)
 
@@ -44,15 +46,19 @@ class NodeFailed(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on at the moment, each another."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports of the loopback that nobody listens on at the moment, each another.
+
+    They lie below the range from which outgoing connections take theirs: a node that is
+    dialled before it listens, or restarted, would lose such a port to any of them.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((LOOPBACK, port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"fewer than {count} ports are free")
 
 
 def write_config(
