@@ -81,10 +81,10 @@ class WaitingClaims:
         settings: DispatchSettings,
         instruments: Instruments,
         *,
-        derive: Callable[[Execution], None],
+        derive: Callable[[Sequence[Execution]], None],
         earlier: Callable[[int], None],
     ) -> None:
-        """`derive` is asked to place an execution anew whose claim came to nothing;
+        """`derive` is asked to place executions anew whose claim came to nothing;
         `earlier` is told of a deadline on the monotonic clock."""
         self._state = state
         self._ready = ready
@@ -283,9 +283,8 @@ class WaitingClaims:
             self._fail(waiter, error)
 
     def _put_back(self, executions: Sequence[Execution]) -> None:
-        if not self._closed:
-            for execution in executions:
-                self._derive(execution)
+        if executions and not self._closed:
+            self._derive(executions)
 
     def _try_again(self, waiter: _Waiter) -> None:
         """Nothing was granted: wait on in front of the others, if anybody still does."""

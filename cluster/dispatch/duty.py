@@ -64,7 +64,7 @@ class Duty:
         self.leases = Leases(state, commit, timers, settings, instruments)
         self.claims = WaitingClaims(
             state, self.ready, self.leases, commit, timers, settings, instruments,
-            derive=self._derive_execution, earlier=self._wake_by,
+            derive=self._derive_again, earlier=self._wake_by,
         )  # fmt: skip
         self.planner = Planner(
             state, commit, timers, settings, instruments, derive=self._derive_job
@@ -123,6 +123,12 @@ class Duty:
             self.leases.hold(execution)
         else:
             self.leases.drop(execution)
+
+    def _derive_again(self, executions: Sequence[Execution]) -> None:
+        """Place executions whose claim came to nothing; the log has not touched them."""
+        for execution in executions:
+            self._derive_execution(execution)
+        self._arm()
 
     def _place(self, execution: Execution) -> None:
         """A scheduled execution: to the ready queue, the wheel, or left in its bucket."""

@@ -23,7 +23,7 @@ from timeball.cluster.dispatch import cron
 from timeball.cluster.dispatch.errors import TimetableError
 from timeball.cluster.dispatch.zones import Stretch, zone
 from timeball.cluster.state.operations import Advance, Cron, Every
-from timeball.cluster.state.records import Job, JobState
+from timeball.cluster.state.records import Job
 
 __all__ = ["TimetableError", "count_between", "first_after", "next_fires", "plan", "validate"]
 
@@ -191,7 +191,7 @@ def plan(job: Job, now_ms: int, *, grace_ms: int = 10_000, limit: int = 100) -> 
     Work is bounded by `limit`, not by how much was missed. Raises `TimetableError`.
     """
     timetable = job.timetable
-    if timetable is None or job.state is not JobState.ACTIVE or job.planned_ms > now_ms:
+    if timetable is None or job.timetable_ended or job.planned_ms > now_ms:
         return None
     stood_ms = at_ms = job.planned_ms
     nominals: list[int] = []

@@ -1,0 +1,269 @@
+"""Waiting claims: repeats, bounds, and clients that go away at any moment (HTTP-01, HTTP-02)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from timeball.cluster.dispatch.errors import NotServing, TooManyClaims
+from timeball.cluster.raft.errors import OutcomeUnknown, Overloaded
+from timeball.cluster.state.operations import Claim, NewJob
+from timeball.cluster.state.records import ExecutionState, Outcome
+
+
+def claims_of(world):
+    return [op for entry in world.commit.entries for op in entry if isinstance(op, Claim)]
+
+
+async def gone(task):
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def given_back(world, hold):
+    execution = world.execution(hold)
+    assert execution.state is ExecutionState.SCHEDULED
+    assert execution.attempts_used == 0
+    assert world.dispatcher.live_leases == 0
+    return world.dispatcher.ready_depth("q") == 1
+
+
+async def test_a_claim_that_finds_nothing_answers_when_its_time_is_over(world):
+    task = world.asking(wait_ms=3_000)
+    await world.pass_ms(2_999)
+    assert not task.done()
+    await world.pass_ms(1)
+    assert task.result() == []
+    assert world.dispatcher.waiting_claims() == 0
+
+
+async def test_a_claim_that_does_not_wait_answers_at_once(world):
+    task = world.asking(wait_ms=0)
+    await world.settle()
+    assert task.result() == []
+    assert not claims_of(world)
+
+
+async def test_one_claim_too_many_is_refused(world):
+    await world.lead(2, max_waiting_claims=2)
+    tasks = [world.asking(), world.asking("other")]
+    await world.settle()
+    with pytest.raises(TooManyClaims):
+        await world.claim(wait_ms=1_000)
+    await gone(tasks[0])
+    third = world.asking()
+    await world.settle()
+    assert not third.done()
+
+
+async def test_a_client_that_goes_away_while_it_waits_leaves_nothing(world):
+    """HTTP-01, before there is a job; the count returns to 0 (HTTP-02)."""
+    tasks = [world.asking() for _ in range(100)]
+    await world.settle()
+    assert world.dispatcher.waiting_claims() == 100
+    for task in tasks:
+        await gone(task)
+    assert world.dispatcher.waiting_claims() == 0
+    duty = world.dispatcher._duty
+    assert not duty.claims._queues
+    assert not duty.claims._by_request
+    assert len(duty.claims._deadlines) == 0
+    hold = await world.job()
+    await world.pass_ms(100)
+    assert given_back(world, hold)
+    assert not claims_of(world)
+
+
+async def test_a_client_that_goes_away_while_its_claim_is_proposed_gives_it_back(world):
+    """HTTP-01, at the millisecond in which the claim is proposed."""
+    hold = await world.job()
+    world.commit.stalled = True
+    task = world.asking()
+    await world.settle()
+    assert len(claims_of(world)) == 1
+    await gone(task)
+    world.commit.stalled = False
+    world.commit.commit()
+    await world.settle()
+    assert given_back(world, hold)
+    assert [attempt.outcome for attempt in world.execution(hold).attempts] == [Outcome.RELEASED]
+    assert world.seen.released == 1
+
+
+async def test_a_client_that_goes_away_between_commit_and_answer_gives_it_back(world):
+    """HTTP-01, after the commit, before the handler has gone on."""
+    hold = await world.job()
+    world.commit.stalled = True
+    task = world.asking()
+    await world.settle()
+    world.commit.stalled = False
+    world.commit.commit()
+    # The verdict's callback sets the answer in the next turn; the task runs in the one after.
+    await asyncio.sleep(0)
+    assert world.execution(hold).state is ExecutionState.LEASED
+    assert not task.done()
+    await gone(task)
+    await world.settle()
+    assert given_back(world, hold)
+
+
+async def test_an_answer_that_cannot_be_written_gives_it_back(world):
+    """HTTP-01, half way through the body."""
+    hold = await world.job()
+    grants = await world.claim()
+    world.dispatcher.release_unused(grants)
+    await world.settle()
+    assert given_back(world, hold)
+    # Twice does no harm, nor after somebody else has it.
+    (again,) = await world.claim()
+    world.dispatcher.release_unused(grants)
+    await world.settle()
+    assert world.execution(hold).state is ExecutionState.LEASED
+    assert world.heartbeat(again).verdict == "extended"
+
+
+async def test_a_thousand_pollers_that_hang_up_each_second_hold_nothing(world):
+    """HTTP-01."""
+    done = set()
+    for second in range(10):
+        tasks = [world.asking(n=3) for _ in range(50)]
+        await world.create(*(NewJob("q", b"", delay_ms=second * 7) for _ in range(20)))
+        await world.pass_ms(1_000)
+        for place, task in enumerate(tasks):
+            if not task.done():
+                await gone(task)
+            elif place % 2:
+                world.dispatcher.release_unused(task.result())
+            else:
+                for grant in task.result():
+                    await world.succeed(grant)
+                    done.add((grant.execution.job.id, grant.execution.nominal_ms))
+    await world.settle()
+    assert world.dispatcher.live_leases == 0
+    assert world.dispatcher.waiting_claims() == 0
+    assert len(done) + world.dispatcher.ready_depth("q") == 200
+
+
+async def test_a_repeated_claim_answers_as_the_first(world):
+    await world.job()
+    await world.job()
+    (first,) = await world.claim(request_id="r")
+    (again,) = await world.claim(request_id="r")
+    assert (again.execution, again.token) == (first.execution, first.token)
+    await world.succeed(first)
+    assert await world.claim(request_id="r") == []
+    assert len(claims_of(world)) == 1
+
+
+async def test_repeats_at_the_same_time_share_one_grant(world):
+    await world.create(NewJob("q", b""), NewJob("q", b""))
+    world.commit.stalled = True
+    first = world.asking(request_id="r")
+    second = world.asking(request_id="r")
+    await world.settle()
+    third = world.asking(request_id="r")
+    await world.settle()
+    world.commit.stalled = False
+    world.commit.commit()
+    await world.settle()
+    assert len(claims_of(world)) == 1
+    tokens = {task.result()[0].token for task in (first, second, third)}
+    assert len(tokens) == 1
+    # The lease goes back only when none of the answers arrived.
+    world.dispatcher.release_unused(first.result())
+    world.dispatcher.release_unused(second.result())
+    await world.settle()
+    assert world.dispatcher.live_leases == 1
+    world.dispatcher.release_unused(third.result())
+    await world.settle()
+    assert world.dispatcher.live_leases == 0
+
+
+async def test_when_one_of_two_repeats_goes_away_the_other_gets_the_grant(world):
+    world.commit.stalled = True
+    first, second = (world.asking(request_id="r") for _ in range(2))
+    await world.settle()
+    await gone(first)
+    world.commit.stalled = False
+    hold = await world.job()
+    (grant,) = second.result()
+    assert (grant.execution.job.id, grant.execution.nominal_ms) == hold
+    assert world.dispatcher.live_leases == 1
+
+
+async def test_a_repeat_keeps_waiting_for_as_long_as_it_says(world):
+    first = world.asking(request_id="r", wait_ms=1_000)
+    await world.pass_ms(900)
+    second = world.asking(request_id="r", wait_ms=1_000)
+    await world.pass_ms(999)
+    assert not second.done()
+    await world.pass_ms(1)
+    assert second.result() == first.result() == []
+
+
+async def test_two_claims_never_get_the_same_execution(world):
+    await world.create(*(NewJob("q", b"") for _ in range(5)))
+    tasks = [world.asking(n=3, wait_ms=1_000) for _ in range(4)]
+    await world.pass_ms(1_000)
+    tokens = [grant.token for task in tasks for grant in task.result()]
+    assert len(tokens) == len(set(tokens)) == 5
+    assert [len(task.result()) for task in tasks] == [3, 2, 0, 0]
+
+
+async def test_an_execution_whose_claim_was_certainly_not_made_is_ready_again(world):
+    hold = await world.job()
+    world.commit.error = Overloaded()
+    task = world.asking()
+    for _ in range(3):
+        world.timers.run_one()
+    world.commit.error = None
+    await world.settle()
+    (grant,) = task.result()
+    assert (grant.execution.job.id, grant.execution.nominal_ms) == hold
+
+
+async def test_a_claim_of_unknown_outcome_can_be_asked_for_again(world):
+    hold = await world.job()
+    world.commit.stalled = True
+    task = world.asking(request_id="r")
+    await world.settle()
+    # The log stalls past its deadline, and goes on later.
+    _, (verdict,) = world.commit._written[0]
+    verdict.set_exception(OutcomeUnknown("the deadline passed"))
+    await world.settle()
+    with pytest.raises(OutcomeUnknown):
+        task.result()
+    again = world.asking(request_id="r")
+    await world.settle()
+    world.commit.stalled = False
+    world.commit.commit()
+    await world.settle()
+    (grant,) = again.result()
+    assert (grant.execution.job.id, grant.execution.nominal_ms) == hold
+    assert world.execution(hold).attempts_used == 1
+
+
+async def test_waiting_claims_learn_that_the_leadership_is_lost(world):
+    task = world.asking()
+    await world.settle()
+    await world.lose_leadership()
+    with pytest.raises(NotServing):
+        task.result()
+    with pytest.raises(NotServing):
+        await world.claim()
+
+
+async def test_a_bound_claim_learns_that_its_outcome_is_unknown(world):
+    hold = await world.job()
+    world.commit.stalled = True
+    task = world.asking(request_id="r")
+    await world.settle()
+    await world.lose_leadership(applied_elsewhere=True)
+    with pytest.raises(OutcomeUnknown):
+        task.result()
+    world.commit.stalled = False
+    await world.lead(2)
+    (grant,) = await world.claim(request_id="r")
+    assert (grant.execution.job.id, grant.execution.nominal_ms) == hold
+    assert world.execution(hold).attempts_used == 1
