@@ -41,7 +41,7 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
 
 
 def _create(store: Store, new: NewJob) -> Created:
-    if not _within_limits(new):
+    if not (_within_limits(new) and (new.retry in store.policies or _sound_policy(new.retry))):
         return _INVALID
     settings = store.settings
     key = new.idempotency_key
@@ -71,7 +71,7 @@ def _add_job(store: Store, new: NewJob) -> Job:
         new.queue,
         new.payload,
         store.log_time_ms,
-        store.share_policy(new.retry),
+        store.policies.get(new.retry) or store.share_policy(new.retry),
         new.priority,
         new.partition_key,
         new.timeout_ms,
@@ -85,7 +85,7 @@ def _add_job(store: Store, new: NewJob) -> Job:
         one_shot,
     )
     store.add_job(job)
-    store.add_execution(job, nominal_ms)
+    store.add_execution(job, nominal_ms, job.id)
     if not one_shot:
         store.touched.append(job)
     return job
@@ -102,11 +102,10 @@ def _within_limits(new: NewJob) -> bool:
         and len(new.partition_key) <= limits.MAX_KEY_CHARS
         and len(new.idempotency_key) <= limits.MAX_KEY_CHARS
         and len(new.fingerprint) <= limits.MAX_FINGERPRINT_BYTES
-        and _policy_within_limits(new.retry)
     )
 
 
-def _policy_within_limits(retry: RetryPolicy) -> bool:
+def _sound_policy(retry: RetryPolicy) -> bool:
     return (
         1 <= retry.max_attempts <= limits.MAX_ATTEMPTS
         and 0 <= retry.initial_ms <= limits.MAX_DURATION_MS
@@ -170,7 +169,7 @@ def _advance(store: Store, item: Advance) -> bool:
     store.counters.coalesced += item.coalesced
     store.counters.missed += item.missed
     for nominal_ms in item.nominals:
-        store.add_execution(job, nominal_ms)
+        store.add_execution(job, nominal_ms, store.number_occurrence())
     store.touched.append(job)
     if item.ended:
         store.end_timetable(job)

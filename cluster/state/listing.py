@@ -65,15 +65,15 @@ def list_executions(
 def list_dead(
     store: Store, after: tuple[int, int] | None, limit: int, queue: str | None
 ) -> Page[Execution, tuple[int, int]]:
-    """Dead executions by falling (time of death, sequence), from below `after` on."""
+    """Dead executions by falling (time of death, token), from below `after` on."""
 
     def found() -> Iterator[tuple[Execution, tuple[int, int], bool]]:
         # The order of deaths is the order of their log-times; within one of these, sort.
         for ended_ms, dead in groupby(reversed(store.dead), key=lambda one: one.finished_ms):
             if after is not None and ended_ms > after[0]:
                 continue
-            for execution in sorted(dead, key=lambda one: one.sequence, reverse=True):
-                place = (ended_ms, execution.sequence)
+            for execution in sorted(dead, key=lambda one: one.token, reverse=True):
+                place = (ended_ms, execution.token)
                 if after is None or place < after:
                     yield execution, place, queue is None or execution.job.queue == queue
 

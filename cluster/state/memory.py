@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 from timeball.cluster.state.verdicts import Created
 
-_SHARDS = 256
+_SHARDS = 64
 
 
 class Remembered(msgspec.Struct, array_like=True, eq=False, gc=False):

@@ -67,7 +67,8 @@ class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):
     """One occurrence of a job; its identity is (job id, nominal time).
 
     `due_ms` is the instant before which it is never handed out: the nominal time, or
-    later after a backoff. `sequence` (rising in log order) breaks ties of due time.
+    later after a backoff. `sequence` (rising in log order) breaks ties of due time; it is
+    the job id for a job's first execution.
     `token` is the latest fencing token granted, 0 before the first claim; it stays after
     the lease ends. `attempts_used` counts claims against the budget of the retry policy.
     """

@@ -52,7 +52,6 @@ class _Header(msgspec.Struct, array_like=True, frozen=True):
     version: int
     applied_index: int
     log_time_ms: int
-    sequence: int
     settings: ClusterSettings
     counters: Counters
 
@@ -179,7 +178,6 @@ def dump(store: Store) -> Iterator[bytes]:
                 VERSION,
                 store.applied_index,
                 store.log_time_ms,
-                store.sequence,
                 store.settings,
                 store.counters,
             ),
@@ -332,7 +330,6 @@ class _Loader:
         store = self._store
         store.applied_index = header.applied_index
         store.log_time_ms = header.log_time_ms
-        store.sequence = header.sequence
         store.settings = header.settings
         store.counters = header.counters
         self._highest_number = (header.applied_index + 1) * NUMBERED_PER_ENTRY - 1
@@ -365,7 +362,7 @@ class _Loader:
             record.queue,
             record.payload,
             record.created_ms,
-            self._store.share_policy(record.retry),
+            self._store.policies.get(record.retry) or self._store.share_policy(record.retry),
             record.priority,
             self._share(record.partition_key),
             record.timeout_ms,
@@ -403,7 +400,7 @@ class _Loader:
             job,
             nominal_ms,
             nominal_ms if record.due_ms == nominal_ms else record.due_ms,
-            record.sequence,
+            job.id if record.sequence == job.id else record.sequence,
             record.state,
             record.token,
             record.attempts_used,
@@ -419,7 +416,7 @@ class _Loader:
     def _check_execution(self, record: _ExecutionRecord) -> None:
         name = f"{record.job}-{record.nominal_ms}"
         self._check_time(record.nominal_ms, record.due_ms, record.finished_ms)
-        if not 0 < record.sequence <= self._store.sequence:
+        if not 0 < record.sequence <= self._highest_number:
             _refuse(f"execution {name} was never created")
         attempts = record.attempts
         if attempts is None:

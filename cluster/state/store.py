@@ -111,8 +111,6 @@ class Store:
         self.settings = ClusterSettings()
         self.applied_index = 0
         self.log_time_ms = 0
-        self.sequence = 0
-        """Executions created so far."""
         self.counters = Counters()
         self.jobs = JobMap()
         self.keys: Memory[KeyRecord] = Memory()
@@ -128,11 +126,13 @@ class Store:
         self.leased: dict[int, Execution] = {}
         """Leased and running executions by token, that is, in the order of their grants."""
         self.queues: dict[str, QueueCounts] = {}
-        self._policies: dict[RetryPolicy, RetryPolicy] = {}
+        self.policies: dict[RetryPolicy, RetryPolicy] = {}
+        """Policies to share: most jobs have one of a few."""
         # Only within one entry:
         self.touched: list[Execution | Job] = []
         self._next_job = 0
         self._next_token = 0
+        self._next_occurrence = 0
 
     def begin_entry(self, index: int, log_time_ms: int) -> None:
         """Enter the entry at `index`; log-time never goes back."""
@@ -140,11 +140,21 @@ class Store:
         self.log_time_ms = max(self.log_time_ms, log_time_ms)
         self.touched = []
         self._next_job = self._next_token = index * NUMBERED_PER_ENTRY
+        self._next_occurrence = self._next_job
 
     def number_job(self) -> int:
         """A new job id."""
         self._next_job += 1
         return self._next_job - 1
+
+    def number_occurrence(self) -> int:
+        """A sequence number for an occurrence that a timetable adds.
+
+        It only breaks ties of due time, so the many of one entry may share the last.
+        """
+        highest = (self.applied_index + 1) * NUMBERED_PER_ENTRY - 1
+        self._next_occurrence = min(self._next_occurrence + 1, highest)
+        return self._next_occurrence
 
     def number_tokens(self, count: int) -> range:
         """That many new fencing tokens (rising)."""
@@ -153,13 +163,10 @@ class Store:
         return range(first, first + count)
 
     def share_policy(self, policy: RetryPolicy) -> RetryPolicy:
-        """An equal policy that other jobs use too: most jobs have one of a few."""
-        shared = self._policies.get(policy)
-        if shared is None:
-            if len(self._policies) >= _POLICIES_SHARED:
-                self._policies.clear()
-            shared = self._policies[policy] = policy
-        return shared
+        """Let jobs to come share this policy; returns it."""
+        if len(self.policies) >= _POLICIES_SHARED:
+            self.policies.clear()
+        return self.policies.setdefault(policy, policy)
 
     def execution(self, job_id: int, nominal_ms: int) -> Execution | None:
         """The execution of this identity."""
@@ -187,10 +194,9 @@ class Store:
         if not job.timetable_ended:
             self.timetables.add(job.planned_ms, job)
 
-    def add_execution(self, job: Job, nominal_ms: int) -> Execution:
+    def add_execution(self, job: Job, nominal_ms: int, sequence: int) -> Execution:
         """Create the occurrence of `job` at `nominal_ms`, scheduled for then."""
-        self.sequence += 1
-        execution = Execution(job, nominal_ms, nominal_ms, self.sequence)
+        execution = Execution(job, nominal_ms, nominal_ms, sequence)
         if job.timetable is None:
             job.executions = execution
         else:
@@ -275,7 +281,12 @@ class Store:
 
     def complete_if_idle(self, job: Job) -> None:
         """Complete an active job whose timetable has ended, once nothing is under way."""
-        if all(execution.state in TERMINAL for execution in self.executions_of(job)):
+        executions = job.executions
+        if not isinstance(executions, dict):
+            idle = executions.state in TERMINAL
+        else:
+            idle = all(execution.state in TERMINAL for execution in executions.values())
+        if idle:
             job.state = JobState.COMPLETED
 
     def drop_execution(self, execution: Execution) -> None:

@@ -140,7 +140,6 @@ def held_one(records):
         (snapshot._HEADER, lambda header: header.__setitem__(1, 2)),
         (snapshot._HEADER, lambda header: header.__setitem__(2, 1)),
         (snapshot._HEADER, lambda header: header.__setitem__(3, -1)),
-        (snapshot._HEADER, lambda header: header.__setitem__(4, 0)),
         (snapshot._QUEUES, lambda queues: queues.__setitem__(0, ["none", 0, 0, 0, 0])),
         (snapshot._QUEUES, lambda queues: queues.__setitem__(0, queues[1])),
         (snapshot._JOBS, lambda jobs: jobs.reverse()),
