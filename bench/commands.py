@@ -74,11 +74,13 @@ async def _until_signalled(folder: Path, tell: Callable[[str], None]) -> Outcome
     assert main is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+    limit = asyncio.timeout(LIMIT_S)
     try:
-        async with asyncio.timeout(LIMIT_S):
+        async with limit:
             return await run_demo(folder, tell)
     except TimeoutError as error:
-        raise NotSeen(f"not seen within {LIMIT_S:g} s: the end of the demo") from error
+        what = f"the end of the demo within {LIMIT_S:g} s" if limit.expired() else "a ready cluster"
+        raise NotSeen(f"not seen in time: {what}") from error
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -58,6 +58,8 @@ class Handlers:
             case workload.ZOMBIE if context.attempt == 1:
                 self._complete_when_lost(context)
                 await asyncio.Event().wait()
+            case workload.ZOMBIE:
+                await asyncio.sleep(workload.ZOMBIE_REPEAT_S)
         return {"by": recorder.source}
 
     def _complete_when_lost(self, context: ExecutionContext) -> None:

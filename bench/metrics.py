@@ -25,6 +25,8 @@ from timeball.bench.history import (
 
 FAILOVER_SEARCH_MS = 10_000
 """The longest silence that begins this soon after a leader's death is its fail-over gap."""
+UNDER_WAY_MS = 250
+"""A fault's window opens this long before it: what was due just then was still under way."""
 SETTLING_MS = 1_000
 """A fault's window stays open this long after its end, for the backlog to drain."""
 
@@ -140,7 +142,7 @@ def failover_gap(run: Run, kill: ProcessSignalled) -> tuple[int, int] | None:
 
 
 def fault_windows(run: Run) -> list[Window]:
-    """The times from each fault to its end and the settling after it."""
+    """The times from just before each fault to its end and the settling after it."""
     windows = []
     signals = run.of(ProcessSignalled)
     for signal in signals:
@@ -163,7 +165,7 @@ def fault_windows(run: Run) -> list[Window]:
             windows.append(
                 Window(
                     f"{signal.signal} {signal.process}",
-                    signal.at_us // 1000,
+                    signal.at_us // 1000 - UNDER_WAY_MS,
                     end_us // 1000 + SETTLING_MS,
                 )
             )

@@ -96,14 +96,14 @@ def _worker_killed(run: Run) -> tuple[bool, str]:
 def _zombie(run: Run) -> tuple[bool, str]:
     woken = {s.process: s.at_us for s in run.of(ProcessSignalled) if s.signal == "continue"}
     for view in _executions(run, workload.ZOMBIE):
-        for answer in run.answers.get(view.execution_id, []):
-            if answer.sent_us > woken.get(answer.source, answer.sent_us):
-                winner = next((a.worker for a in view.attempts if a.outcome == "succeeded"), "?")
-                seen = (
-                    f"{winner} did it meanwhile; the late report of {answer.source}"
-                    f" with its old token: {answer.verdict}"
-                )
-                return answer.verdict == "stale" and winner != answer.source, seen
+        answers = run.answers.get(view.execution_id, [])
+        late = next((a for a in answers if a.sent_us > woken.get(a.source, a.sent_us)), None)
+        won = next((a for a in answers if a.kind == "complete" and a.verdict == "accepted"), None)
+        if late is not None and won is not None:
+            when = "while" if late.at_us < won.sent_us else "after"
+            seen = f"{late.source} reported late, {when} {won.source} held it: {late.verdict}"
+            fenced = late.verdict == "stale" and when == "while" and late.source != won.source
+            return fenced and view.state == "succeeded", seen
     return False, "no late report came from a worker that had been stopped"
 
 

@@ -120,8 +120,13 @@ class Scenario:
         execution, victim = await self._started(workload.ZOMBIE)
         self._tell(f"SIGSTOP to {victim.name}, past its lease")
         victim.send("stop")
-        await self._succeeded(execution)
-        self._tell(f"SIGCONT to {victim.name}: it completes late")
+        again = await self.watch.event(
+            "another worker with the execution",
+            HandlerStarted,
+            lambda e: e.execution_id == execution and e.source != victim.name,
+            STEP_S,
+        )
+        self._tell(f"{again.source} works on it; SIGCONT to {victim.name}, which completes it late")
         victim.send("continue")
         await self.watch.event(
             "the answer to the late report",
@@ -129,6 +134,7 @@ class Scenario:
             lambda e: e.execution_id == execution and e.source == victim.name,
             STEP_S,
         )
+        await self._succeeded(execution)
 
     async def _replay_poison(self) -> None:
         self._tell("Waiting for the poison job to die")

@@ -25,6 +25,8 @@ UNWANTED = "unwanted"
 CRASH = "crash"
 ZOMBIE = "zombie"
 
+ZOMBIE_REPEAT_S = 1.5
+"""How long the second holder works: the first reports late while it does."""
 FLAKY_FAILURES = 2
 POISON_ATTEMPTS = 3
 KEY = "invoice-2024-17"

@@ -86,7 +86,8 @@ def test_percentiles_are_nearest_ranks() -> None:
 
 def test_lag_counts_first_attempts_and_steady_leaves_out_what_a_fault_disturbed() -> None:
     run = run_of(
-        delivered(2, due=0),
+        delivered(2, due=749),
+        delivered(800, due=750),
         signalled("w2", "stop", 1_000),
         delivered(900, due=1_500),
         signalled("w2", "continue", 3_000),
@@ -95,9 +96,9 @@ def test_lag_counts_first_attempts_and_steady_leaves_out_what_a_fault_disturbed(
         delivered(5_000, due=5_000, attempt=2),
     )
     figures = measure(run)
-    assert figures.fire_lag_ms == Lag(4.0, 900.0, 900.0, 4)
+    assert figures.fire_lag_ms == Lag(700.0, 900.0, 900.0, 5)
     assert figures.fire_lag_steady_ms == Lag(2.0, 4.0, 4.0, 2)
-    assert figures.fault_windows == [Window("stop w2", T0 + 1_000, T0 + 4_000)]
+    assert figures.fault_windows == [Window("stop w2", T0 + 750, T0 + 4_000)]
 
 
 def test_the_failover_gap_is_the_longest_silence_around_the_leaders_death() -> None:
