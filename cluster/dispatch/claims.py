@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
+
 from timeball.cluster.dispatch.errors import NotServing, TooManyClaims
 from timeball.cluster.dispatch.leases import HELD, Leases
 from timeball.cluster.dispatch.ready import ReadyWork
@@ -244,10 +245,10 @@ class WaitingClaims:
     ) -> None:
         """The verdict on a bound claim: hand out the grants, put back what came to nothing."""
         self.in_flight.difference_update(taken)
-        error = None if verdict.cancelled() else verdict.exception()
-        if error is not None or verdict.cancelled():
+        error = verdict.exception()
+        if error is not None:
             self._put_back(taken)
-            self._settle_failure(waiter, error or asyncio.CancelledError())
+            self._settle_failure(waiter, error)
             return
         tokens = verdict.result()
         assert isinstance(tokens, list)

@@ -30,6 +30,8 @@ from timeball.wheel import Timer, TimingWheel
 Item: TypeAlias = Execution | Job
 
 _SCHEDULED = ExecutionState.SCHEDULED
+_LEASED = ExecutionState.LEASED
+_RUNNING = ExecutionState.RUNNING
 
 
 class Duty:
@@ -111,18 +113,25 @@ class Duty:
             yield from self.claims.bind()
 
     def _derive_execution(self, execution: Execution) -> None:
+        """One place for each: in flight, leased, ready, in the wheel, or in its bucket."""
         state = execution.state
-        if state is _SCHEDULED:
-            if execution not in self.claims.in_flight:
-                self.leases.drop(execution)
-                self._place(execution)
+        in_flight = execution in self.claims.in_flight
+        if state is _LEASED or state is _RUNNING:
+            if not in_flight:
+                self._withdraw(execution)
+            self.leases.hold(execution)
             return
+        was_held = self.leases.drop(execution)
+        if state is _SCHEDULED:
+            if not in_flight:  # else its claim's verdict, on the way, decides
+                self._place(execution)
+        elif not was_held:
+            self._withdraw(execution)
+
+    def _withdraw(self, execution: Execution) -> None:
+        """Neither ready nor to become so."""
         self._disarm(execution)
         self.ready.discard(execution)
-        if state in HELD:
-            self.leases.hold(execution)
-        else:
-            self.leases.drop(execution)
 
     def _derive_again(self, executions: Sequence[Execution]) -> None:
         """Place executions whose claim came to nothing; the log has not touched them."""

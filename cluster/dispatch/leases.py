@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+
 from timeball.cluster.dispatch.outbox import Outbox
 from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instruments, Timers
 from timeball.cluster.state.machine import StateMachine
@@ -116,12 +117,15 @@ class Leases:
         self._holds[execution] = hold
         return hold
 
-    def drop(self, execution: Execution) -> None:
-        """The execution is leased no more: its timer goes."""
+    def drop(self, execution: Execution) -> bool:
+        """The execution is leased no more: its timer goes. False if it was not held."""
         hold = self._holds.pop(execution, None)
-        if hold is not None and hold.timer is not None:
+        if hold is None:
+            return False
+        if hold.timer is not None:
             self._wheel.cancel(hold.timer)
             hold.timer = None
+        return True
 
     def heartbeat(self, job: int, nominal_ms: int, token: int) -> Heartbeat:
         """Extend a lease by its own length from now, and tell its holder how things stand."""

@@ -96,10 +96,10 @@ class Outbox(Generic[T]):
         return batch, total
 
     def _on_verdict(self, batch: list[T], verdict: asyncio.Future[object]) -> None:
-        error = None if verdict.cancelled() else verdict.exception()
+        error = verdict.exception()
         if self._closed:
             return
-        if error is None and not verdict.cancelled():
+        if error is None:
             if self._settled is not None:
                 answers = verdict.result()
                 assert isinstance(answers, list)

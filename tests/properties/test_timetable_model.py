@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import croniter
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from timeball.cluster.dispatch.timetable import (
     TimetableError,
     count_between,

@@ -3,6 +3,7 @@
 import datetime
 
 import pytest
+
 from timeball.cluster.dispatch.cron import CronExpression
 from timeball.cluster.dispatch.timetable import (
     LAST_INSTANT_MS,

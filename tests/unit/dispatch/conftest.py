@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+
 from timeball.cluster.dispatch.dispatcher import ClaimRequest, Dispatcher
 from timeball.cluster.dispatch.seams import DispatchSettings, Instruments
 from timeball.cluster.raft.errors import NotLeader, OutcomeUnknown

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from timeball.cluster.dispatch.errors import NotServing, TooManyClaims
 from timeball.cluster.raft.errors import OutcomeUnknown, Overloaded
-from timeball.cluster.state.operations import Claim, NewJob
+from timeball.cluster.state.operations import Claim, CreateJobs, NewJob
 from timeball.cluster.state.records import ExecutionState, Outcome
 
 
@@ -209,6 +210,33 @@ async def test_two_claims_never_get_the_same_execution(world):
     tokens = [grant.token for task in tasks for grant in task.result()]
     assert len(tokens) == len(set(tokens)) == 5
     assert [len(task.result()) for task in tasks] == [3, 2, 0, 0]
+
+
+async def test_what_a_new_leader_still_loads_is_not_offered_while_a_claim_has_it(world):
+    """A bucket is read after one of its executions has been bound to a claim."""
+    old = (NewJob("old", b"", first_ms=world.wall_ms() - 60_000) for _ in range(20))
+    await world.create(*old)
+    await world.lose_leadership()
+    world.dispatcher = world._new_dispatcher(step=2)
+    world.dispatcher.start(2)
+    first, second = world.asking(wait_ms=5_000), world.asking(wait_ms=5_000)
+    await asyncio.sleep(0)
+    verdict = world.commit.propose(CreateJobs("", [NewJob("q", b"")]))
+    world.commit._flush()
+    (created,) = verdict.result().jobs
+    world.commit.stalled = True
+    world.commit._flush()
+    assert len(claims_of(world)) == 1
+    assert world.dispatcher.ready_depth("old") < 20
+    await world.pass_ms(100)
+    assert world.dispatcher.ready_depth("old") == 20
+    assert world.dispatcher.ready_depth("q") == 0
+    assert len(claims_of(world)) == 1
+    world.commit.stalled = False
+    world.commit.commit()
+    await world.pass_ms(5_000)
+    assert [grant.execution.job.id for grant in first.result()] == [created.job]
+    assert second.result() == []
 
 
 async def test_an_execution_whose_claim_was_certainly_not_made_is_ready_again(world):

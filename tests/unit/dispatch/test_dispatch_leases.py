@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from timeball.cluster.dispatch.errors import NotServing
 from timeball.cluster.raft.errors import Overloaded
 from timeball.cluster.state.operations import Expire, NewJob, Start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from timeball.cluster.dispatch import planner, timetable
 from timeball.cluster.dispatch.timetable import LAST_INSTANT_MS, first_after, plan
 from timeball.cluster.raft.errors import Overloaded
