@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
+
 from timeball.bench.evidence import Creation, Run, instant_ms
 from timeball.bench.history import CreateSent, Delivered, JobAcknowledged, ReplayAcknowledged
 from timeball.bench.nominal_times import nominal_times

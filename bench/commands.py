@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
 from timeball.bench.demo import Outcome, run_demo
 from timeball.bench.report import render
 from timeball.bench.watching import NotSeen

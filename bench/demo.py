@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
+
 from timeball.bench.checkers import Finding, check
 from timeball.bench.evidence import Run
 from timeball.bench.history import FinalAnswers, Recorder, read_history

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+
 from timeball.bench import workload
 from timeball.bench.history import HandlerStarted, Recorder, WorkerReady
 from timeball.bench.recording import RecordingClient

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import msgspec
+
 from timeball.bench.history import (
     AnyEvent,
     CancelAcknowledged,

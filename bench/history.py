@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 import msgspec
+
 from timeball.client.messages import ClusterView, ExecutionView, JobView, Schedule
 
 MAX_LINE_BYTES = 256 * 1024

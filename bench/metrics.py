@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Sequence
 
 import msgspec
+
 from timeball.bench.evidence import Run
 from timeball.bench.history import (
     Delivered,

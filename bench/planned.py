@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+
 from timeball.bench import workload
 from timeball.bench.evidence import Run
 from timeball.bench.history import (

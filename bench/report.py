@@ -7,6 +7,7 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
+
 from timeball.bench.demo import FAILOVER_LIMIT_MS, Outcome, machine, versions
 from timeball.bench.metrics import Lag
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
+
 from timeball.bench.checkers import CHECKERS, check
 from timeball.bench.evidence import Run
 from timeball.bench.history import (

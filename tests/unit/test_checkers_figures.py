@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 from rich.console import Console
+
 from timeball.bench.checkers import CHECKERS, Finding, Violation, check
 from timeball.bench.demo import Outcome
 from timeball.bench.evidence import Run

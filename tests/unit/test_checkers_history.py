@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from timeball.bench.evidence import Creation, instant_ms
 from timeball.bench.history import (
     HandlerStarted,
