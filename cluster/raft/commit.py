@@ -36,6 +36,8 @@ _PENDING_SHARE = MAX_ENTRY_WEIGHT * 3 // 4
 """What waiting proposals may take of an entry while sources want a part of it."""
 
 
+_FAULT_PAUSE_S = 0.05
+
 _SWEEPS = 20
 """How often in the time of one deadline the queues are looked through."""
 
@@ -176,6 +178,9 @@ class GroupCommit(Observer):
             proposals = self._gather()
             if proposals:
                 self._write(proposals)
+        except BaseException:
+            self._not_before = self._clock() + _FAULT_PAUSE_S  # a lasting fault must not spin
+            raise
         finally:
             self._schedule()
 

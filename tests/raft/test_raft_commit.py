@@ -1,0 +1,404 @@
+"""Group commit: one entry for many operations, an end for each (F9, F12, RAFT-17)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from raft_harness import Applied, Cluster, encode_entry, operations, virtual
+from timeball.cluster.raft.commit import GroupCommit
+from timeball.cluster.raft.errors import (
+    ConsensusError,
+    EntryTooLarge,
+    Expired,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+)
+from timeball.cluster.raft.interface import Observer
+from timeball.cluster.raft.settings import CommitSettings
+
+
+class FakeReplica:
+    """A leader whose entries are committed when the test says so."""
+
+    def __init__(self) -> None:
+        self.role = "leader"
+        self.term = 3
+        self.leader = "a"
+        self.log: list[bytes] = []
+        self.times: list[float] = []
+        self.observer: Observer
+        self.applied = 0
+        self.refuse = False
+
+    def add_observer(self, observer: Observer) -> None:
+        self.observer = observer
+
+    def append(self, entry: bytes) -> int:
+        if self.refuse:
+            raise NotLeader("b")
+        self.log.append(entry)
+        self.times.append(asyncio.get_running_loop().time())
+        return len(self.log)
+
+    def commit(self) -> None:
+        """Apply the oldest entry that is not applied yet."""
+        entry = self.log[self.applied]
+        self.applied += 1
+        verdicts = [(self.applied, position) for position in range(len(operations(entry)))]
+        self.observer.on_applied(self.applied, self.term, entry, Applied(verdicts))
+
+    def step_down(self) -> None:
+        self.role, self.leader = "follower", "b"
+        self.observer.on_leadership(None)
+
+
+class Bench:
+    """A group commit on a fake replica."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.replica = FakeReplica()
+        self.wall_ms = 1000
+        self.state_log_time = 0
+        self.loop = asyncio.get_running_loop()
+        self.commit = GroupCommit(
+            self.replica,
+            encode_entry,
+            lambda: self.wall_ms,
+            CommitSettings(**settings),
+            last_log_time=lambda: self.state_log_time,
+            clock=self.loop.time,
+        )
+        self.replica.observer.on_leadership(3)
+
+    def entries(self) -> list[list[Any]]:
+        return [operations(entry) for entry in self.replica.log]
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+@virtual
+async def test_operations_of_one_turn_share_an_entry_and_get_each_their_verdict():
+    bench = Bench()
+    futures = [bench.commit.propose(n) for n in range(3)]
+    assert bench.replica.log == []
+    await turn()
+    assert bench.entries() == [[0, 1, 2]]
+    assert not any(future.done() for future in futures)
+    bench.replica.commit()
+    assert [future.result() for future in futures] == [(1, 0), (1, 1), (1, 2)]
+
+
+@virtual
+async def test_f9_an_idle_node_writes_at_once_and_a_busy_one_keeps_the_spacing():
+    bench = Bench()
+    for number in range(40):
+        bench.commit.propose(number)
+        await asyncio.sleep(0.0005)
+        while bench.replica.applied < len(bench.replica.log):
+            bench.replica.commit()
+    assert bench.replica.times[0] == 0
+    gaps = [b - a for a, b in zip(bench.replica.times, bench.replica.times[1:], strict=False)]
+    assert min(gaps) >= 0.002 - 1e-6
+    assert max(gaps) < 0.003
+
+
+@virtual
+async def test_at_most_two_entries_are_in_flight_and_the_rest_gathers():
+    bench = Bench()
+    for number in range(10):
+        bench.commit.propose(number)
+        await asyncio.sleep(0.01)
+    assert bench.entries() == [[0], [1]]
+    bench.replica.commit()
+    await turn()
+    assert bench.entries() == [[0], [1], [2, 3, 4, 5, 6, 7, 8, 9]]
+
+
+@virtual
+async def test_an_entry_holds_at_most_4096_numbered_items():
+    bench = Bench(max_in_flight=100)
+    for weight in (4000, 96, 1, 4096, 4096):
+        bench.commit.propose(weight, weight=weight)
+    await asyncio.sleep(0.1)
+    assert bench.entries() == [[4000, 96], [1], [4096], [4096]]
+    for weight in (4097, -1):
+        with pytest.raises(ValueError, match="0 to 4096 items"):
+            bench.commit.propose("x", weight=weight)
+
+
+@virtual
+async def test_operations_without_items_have_a_place_too():
+    bench = Bench(max_in_flight=100)
+    for number in range(5000):
+        bench.commit.propose(number, weight=0)
+    await asyncio.sleep(0.1)
+    assert [len(ops) for ops in bench.entries()] == [4096, 904]
+
+
+@virtual
+async def test_an_entry_is_bounded_in_bytes_and_keeps_the_order():
+    bench = Bench(max_entry_bytes=1000, max_in_flight=100)
+    ops = [[n, "x" * 200] for n in range(12)]
+    for op in ops:
+        bench.commit.propose(op)
+    await asyncio.sleep(0.1)
+    assert all(len(entry) <= 1000 for entry in bench.replica.log)
+    assert [op for entry in bench.entries() for op in entry] == ops
+
+
+@virtual
+async def test_one_operation_over_the_limit_is_refused_and_the_others_go_on():
+    bench = Bench(max_entry_bytes=1000, max_in_flight=100)
+    before, large, behind = (bench.commit.propose(op) for op in ("a", "x" * 2000, "b"))
+    await asyncio.sleep(0.1)
+    with pytest.raises(EntryTooLarge):
+        large.result()
+    while bench.replica.applied < len(bench.replica.log):
+        bench.replica.commit()
+    assert before.done()
+    assert behind.done()
+
+
+@virtual
+async def test_the_queue_is_bounded_by_count_and_by_bytes():
+    bench = Bench(max_pending=3)
+    futures = [bench.commit.propose(n) for n in range(4)]
+    with pytest.raises(Overloaded):
+        futures[3].result()
+    bench = Bench(max_pending_bytes=1000)
+    futures = [bench.commit.propose(n, size=400) for n in range(3)]
+    with pytest.raises(Overloaded):
+        futures[2].result()
+    await turn()
+    assert not bench.commit.propose(9, size=900).done(), "what was written waits no more"
+
+
+@virtual
+async def test_f12_raft17_each_proposal_ends_by_its_deadline():
+    bench = Bench(deadline_s=1, max_in_flight=1)
+    written = bench.commit.propose("written")
+    await turn()
+    waiting = bench.commit.propose("waiting")
+    await asyncio.sleep(1.1)
+    with pytest.raises(OutcomeUnknown):
+        written.result()
+    with pytest.raises(Expired):
+        waiting.result()
+    bench.replica.commit()
+    await asyncio.sleep(0.1)
+    assert bench.entries() == [["written"]], "what had expired was never written"
+
+
+@virtual
+async def test_f12_the_loss_of_leadership_is_unknown_only_for_what_was_written():
+    bench = Bench(max_in_flight=1)
+    written = bench.commit.propose("written")
+    await turn()
+    waiting = bench.commit.propose("waiting")
+    bench.replica.step_down()
+    with pytest.raises(OutcomeUnknown):
+        written.result()
+    with pytest.raises(NotLeader) as refused:
+        waiting.result()
+    assert refused.value.leader == "b"
+    with pytest.raises(NotLeader):
+        bench.commit.propose("later").result()
+    await asyncio.sleep(10)
+    assert bench.entries() == [["written"]]
+
+
+@virtual
+async def test_a_halt_ends_everything():
+    bench = Bench(max_in_flight=1)
+    written = bench.commit.propose("written")
+    await turn()
+    bench.replica.observer.on_halt("the disk is gone")
+    with pytest.raises(OutcomeUnknown):
+        written.result()
+
+
+@virtual
+async def test_nothing_is_written_before_the_barrier_or_when_the_log_refuses():
+    bench = Bench()
+    bench.replica.refuse = True
+    future = bench.commit.propose("x")
+    await turn()
+    with pytest.raises(NotLeader):
+        future.result()
+    bench.replica.observer.on_leadership(None)
+    bench.replica.role = "leader"  # elected, but the barrier is not applied yet
+    with pytest.raises(NotLeader) as refused:
+        bench.commit.propose("y").result()
+    assert refused.value.leader is None, "a node does not send others to itself"
+
+
+@virtual
+async def test_raft09_cancelled_futures_break_nothing():
+    bench = Bench()
+    early, late, kept = (bench.commit.propose(op) for op in ("early", "late", "kept"))
+    early.cancel()
+    await turn()
+    assert bench.entries() == [["late", "kept"]]
+    late.cancel()
+    bench.replica.commit()
+    assert kept.result() == (1, 1)
+    gone = bench.commit.propose("gone")
+    await asyncio.sleep(0.1)
+    gone.cancel()
+    bench.replica.step_down()
+
+
+@virtual
+async def test_log_time_never_falls_behind_the_state_or_an_entry_in_flight():
+    bench = Bench(max_in_flight=10)
+    for wall_ms, state_ms in [(1000, 0), (900, 0), (950, 2000), (1000, 1500), (3000, 2000)]:
+        bench.wall_ms, bench.state_log_time = wall_ms, state_ms
+        bench.commit.propose("x")
+        await asyncio.sleep(0.01)
+    times = [msgspec.msgpack.decode(entry)[0] for entry in bench.replica.log]
+    assert times == [1000, 1000, 2000, 2000, 3000]
+
+
+class Source:
+    def __init__(self, *items: tuple[Any, int]) -> None:
+        self.items = list(items)
+        self.futures: dict[Any, asyncio.Future[object]] = {}
+        self.asked_at: list[int] = []
+
+    def __call__(self, now_ms: int):
+        self.asked_at.append(now_ms)
+        while self.items:
+            op, weight = self.items.pop(0)
+            self.futures[op] = asyncio.get_running_loop().create_future()
+            yield op, weight, self.futures[op]
+
+
+@virtual
+async def test_a_source_is_asked_when_the_entry_is_put_together():
+    bench = Bench()
+    source = Source()
+    bench.commit.add_source(source)
+    bench.commit.propose("proposed")
+    source.items.append(("claim", 1))  # after the proposal, before the entry
+    await turn()
+    assert bench.entries() == [["proposed", "claim"]]
+    assert source.asked_at == [1000]
+    bench.replica.commit()
+    assert source.futures["claim"].result() == (1, 1)
+
+
+@virtual
+async def test_wake_asks_the_sources_and_writes_nothing_when_they_have_nothing():
+    bench = Bench()
+    source = Source(("claim", 1))
+    bench.commit.add_source(source)
+    await asyncio.sleep(1)
+    assert bench.replica.log == []
+    bench.commit.wake()
+    await turn()
+    assert bench.entries() == [["claim"]]
+    bench.commit.wake()
+    await asyncio.sleep(1)
+    assert len(bench.replica.log) == 1
+
+
+@virtual
+async def test_a_source_keeps_what_has_no_room_and_is_asked_again():
+    bench = Bench(max_in_flight=100)
+    source = Source(*[(n, 1000) for n in range(10)])
+    bench.commit.add_source(source)
+    bench.commit.wake()
+    await turn()
+    assert bench.entries() == [[0, 1, 2, 3]]
+    assert len(source.items) == 5, "it was not asked for more than one that had no room"
+    await asyncio.sleep(0.1)
+    assert sorted(op for ops in bench.entries() for op in ops) == list(range(10))
+    assert all(len(ops) <= 4 for ops in bench.entries())
+
+
+@virtual
+async def test_sources_get_their_part_of_an_entry_under_load():
+    bench = Bench(max_in_flight=100)
+    for number in range(20):
+        bench.commit.propose(f"p{number}", weight=1024)
+    source = Source(*[(f"s{n}", 512) for n in range(20)])
+    bench.commit.add_source(source)
+    await turn()
+    assert bench.entries()[0] == ["p0", "p1", "p2", "s0", "s1"]
+
+
+@virtual
+async def test_a_source_that_fails_loses_nothing_that_was_taken():
+    bench = Bench()
+    good = Source(("good", 1))
+
+    def bad(_now_ms: int):
+        raise RuntimeError("a fault in a source")
+
+    bench.commit.add_source(good)
+    bench.commit.add_source(bad)
+    proposed = bench.commit.propose("proposed")
+    await asyncio.sleep(0.001)
+    assert bench.loop.failures.pop()["exception"].args == ("a fault in a source",)
+    bench.commit._sources.remove(bad)
+    await asyncio.sleep(0.1)
+    bench.replica.commit()
+    assert proposed.done()
+    assert good.futures["good"].done()
+
+
+@virtual
+async def test_an_operation_that_cannot_be_encoded_ends_with_an_error():
+    bench = Bench()
+    future = bench.commit.propose(object())
+    await turn()
+    with pytest.raises(ConsensusError, match="nothing was proposed"):
+        future.result()
+    assert isinstance(bench.loop.failures.pop()["exception"], TypeError)
+
+
+class Relay:
+    """A member's consensus, before and after it starts."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._member = cluster[name]
+
+    def add_observer(self, observer: Observer) -> None:
+        return
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._member.consensus, name)
+
+
+@virtual
+async def test_on_a_real_cluster_verdicts_come_and_a_dead_leaders_proposals_end():
+    cluster = Cluster()
+    commits = {
+        name: GroupCommit(
+            replica,
+            encode_entry,
+            lambda: 1,
+            CommitSettings(),
+            last_log_time=lambda: 0,
+            clock=cluster.loop.time,
+        )
+        for name, replica in [(name, Relay(cluster, name)) for name in "abc"]
+    }
+    for name in "abc":
+        await cluster.start(name, observers=[commits[name]])
+    leader = await cluster.elected()
+    futures = [commits[leader.name].propose(n) for n in range(100)]
+    verdicts = await asyncio.gather(*futures)
+    assert len(set(verdicts)) == 100
+    cluster.isolate(leader.name)
+    lost = commits[leader.name].propose("lost")
+    with pytest.raises(OutcomeUnknown):
+        await lost
+    assert leader.consensus.role == "follower"
