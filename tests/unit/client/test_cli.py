@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, version
 
 import pytest
 from click.testing import CliRunner
+
 from timeball.client.cli import group, main, output
 from timeball.client.cli.durations import DURATION
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 
 import pytest
+
 from timeball.client import (
     After,
     Client,
@@ -18,6 +19,7 @@ from timeball.client import (
     Success,
     TimeballError,
     Unavailable,
+    transport,
 )
 from timeball.client.client import parse_urls
 from timeball.client.messages import MAX_BATCH
@@ -170,6 +172,20 @@ def test_a_redirect_is_not_followed(kit) -> None:
             with pytest.raises(TimeballError, match="302"):
                 await client.create()
             assert not two.seen
+
+    kit.run(scenario())
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(kit, monkeypatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(transport, "MAX_ANSWER_BYTES", 1_000)
+        async with kit.peers(1) as [peer], Client(peer.url, timeout_ms=500) as client:
+            peer.usual["/v1/cluster"] = too_much
+            with pytest.raises(Unavailable, match="exceeds 1000 bytes"):
+                await client.cluster()
+
+    async def too_much(seen):
+        return kit.Answer(200, b"x" * 2_000)
 
     kit.run(scenario())
 

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from timeball.client.failover import (
     LEAST_ATTEMPT_MS,
     MAX_ATTEMPTS,
@@ -104,6 +105,15 @@ def test_later_calls_stay_with_the_node_that_answered() -> None:
     call.after(Trouble.UNREACHABLE, 0)
     call.succeeded()
     assert attempts(nodes).url == B
+
+
+def test_a_node_that_answers_late_is_trusted_again() -> None:
+    nodes = Nodes([A, B, C])
+    slow = attempts(nodes)
+    attempts(nodes).after(Trouble.TIMED_OUT, 0)
+    assert nodes.preferred == B
+    slow.succeeded()
+    assert nodes.preferred == A
 
 
 def test_later_calls_leave_a_node_that_failed_another() -> None:

@@ -6,6 +6,7 @@ from random import Random
 
 import msgspec
 import pytest
+
 from timeball.client import errors
 from timeball.client.failover import Backoff, Nodes, Trouble
 from timeball.client.flow import (

@@ -8,6 +8,7 @@ import signal
 from contextlib import asynccontextmanager
 
 import pytest
+
 from timeball.client import Client, LeaseLost, NonRetryable, NotFound, RetryLater, Worker
 
 CLAIMS = "/v1/claims"
@@ -67,6 +68,17 @@ def test_claims_ask_for_the_free_slots_only(kit) -> None:
     kit.run(scenario())
 
 
+def test_more_than_was_asked_for_is_released(kit) -> None:
+    async def scenario() -> None:
+        grant = kit.granted(kit.delivery(1), kit.delivery(2))
+        async with working(kit, endless, grant, concurrency=1) as (peer, worker):
+            await peer.until(lambda: peer.to(RELEASE))
+            assert [item["token"] for item in peer.to(RELEASE)[0].body["items"]] == [1_002]
+            await worker.stop(0)
+
+    kit.run(scenario())
+
+
 def test_a_full_worker_does_not_claim(kit) -> None:
     async def scenario() -> None:
         async with working(kit, endless, kit.granted(kit.delivery(1)), concurrency=1) as (peer, w):
@@ -80,13 +92,34 @@ def test_a_full_worker_does_not_claim(kit) -> None:
 def test_completions_are_gathered_into_one_request(kit) -> None:
     async def scenario() -> None:
         async def handler(context):
-            return None
+            await asyncio.sleep(context.payload["number"] / 200_000)
 
         grant = kit.granted(*[kit.delivery(n) for n in range(200)])
         async with working(kit, handler, grant, concurrency=200) as (peer, worker):
             await peer.until(lambda: peer.to(COMPLETE))
         assert [len(seen.body["items"]) for seen in peer.to(COMPLETE)] == [200]
         assert worker.counts["completed"] == 200
+
+    kit.run(scenario())
+
+
+def test_more_completions_than_a_batch_holds_are_all_reported(kit) -> None:
+    async def scenario() -> None:
+        everyone = asyncio.Event()
+
+        async def handler(context):
+            if context.payload["number"] == 1_199:
+                everyone.set()
+            await everyone.wait()
+
+        grants = [
+            kit.granted(*[kit.delivery(n, lease_ms=60_000) for n in range(*span)])
+            for span in ((0, 1_000), (1_000, 1_200))
+        ]
+        async with working(kit, handler, *grants, concurrency=1_200) as (peer, worker):
+            await peer.until(lambda: len(peer.to(COMPLETE)) == 2)
+        assert [len(seen.body["items"]) for seen in peer.to(COMPLETE)] == [1_000, 200]
+        assert worker.counts["completed"] == 1_200
 
     kit.run(scenario())
 
