@@ -336,10 +336,9 @@ class TcpNetwork:
             else:
                 host, port = self._members[peer]
                 try:
-                    await asyncio.wait_for(
-                        loop.create_connection(lambda: Connection(self, peer), host, port),
-                        self.settings.handshake_timeout_s,
-                    )
+                    # Not wait_for, which may lose a cancellation (Python 3.11).
+                    async with asyncio.timeout(self.settings.handshake_timeout_s):
+                        await loop.create_connection(lambda: Connection(self, peer), host, port)
                 except (OSError, TimeoutError) as error:
                     _logger.debug("%s: dialling %s failed: %s", self.name, peer, error)
                 else:
