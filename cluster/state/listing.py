@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Generic, TypeVar
 
 import msgspec
+
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState
 from timeball.cluster.state.store import Store
 

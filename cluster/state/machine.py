@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+
 from timeball.cluster.state import jobs, leases, limits, listing, snapshot
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 import msgspec
+
 from timeball.cluster.state.verdicts import Created
 
 _SHARDS = 64

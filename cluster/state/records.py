@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 
 import msgspec
+
 from timeball.cluster.state.operations import Cron, Every, RetryPolicy
 
 

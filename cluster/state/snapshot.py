@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 import msgspec
+
 from timeball.cluster.state import limits
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import (

@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 
 import msgspec
+
 from timeball.cluster.state import transitions
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import NUMBERED_PER_ENTRY, ClusterSettings, RetryPolicy

@@ -13,6 +13,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import given, settings
+
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
     AnyOperation,

@@ -15,6 +15,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
 from timeball.cluster.state.limits import ATTEMPTS_KEPT
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from timeball.cluster.state.machine import Applied, StateMachine
 from timeball.cluster.state.operations import (
     CancelJobs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from timeball.cluster.state import limits
 from timeball.cluster.state.operations import (
     Advance,

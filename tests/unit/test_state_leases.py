@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from timeball.cluster.state import limits
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,

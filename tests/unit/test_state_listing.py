@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from timeball.cluster.state import listing
 from timeball.cluster.state.operations import Advance, AdvanceTimetables, Cron, NewJob
 from timeball.cluster.state.records import ExecutionState, JobState

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
 from timeball.cluster.state import jobs
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (

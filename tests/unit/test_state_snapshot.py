@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
 from timeball.cluster.state import snapshot
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import Advance, AdvanceTimetables, Cron, Every, NewJob

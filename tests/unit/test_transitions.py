@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from timeball.cluster import state
 from timeball.cluster.state.records import Execution, ExecutionState
 from timeball.cluster.state.transitions import (
