@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections import Counter
+from random import Random
 
 import pytest
 from timeball.wheel import PRIORITIES, ReadyQueue, partition_of
@@ -172,6 +173,19 @@ def test_push_and_discard_traffic_does_not_grow_memory() -> None:
         tracemalloc.stop()
     assert grown < 50_000
     assert len(queue) == 50
+
+
+def test_order_holds_after_most_items_were_discarded() -> None:
+    random = Random(8)
+    queue = ReadyQueue[int]()
+    for n in random.sample(range(1000), 1000):
+        queue.push(n, partition=2, priority=5, due_ms=n, sequence=0)
+    kept = set(range(1000))
+    for n in random.sample(range(1000), 700):
+        assert queue.discard(n)
+        kept.remove(n)
+    assert queue.oldest_due_ms() == min(kept)
+    assert queue.take(1000) == sorted(kept)
 
 
 def test_a_push_asserts_its_arguments() -> None:

@@ -204,6 +204,20 @@ def test_timr_07_a_clock_that_steps_back_fires_nothing_early_and_nothing_twice()
     assert wheel.advance(later + 1) == ["after"]
 
 
+def test_timr_07_a_step_back_leaves_the_timers_that_wait_in_place() -> None:
+    ahead = NOW + 10_000_000
+    wheel = TimingWheel[str](NOW)
+    wheel.advance(ahead)
+    drop, keep = wheel.insert(ahead + 50, "drop"), wheel.insert(ahead + 60, "keep")
+    assert wheel.advance(NOW) == []
+    assert wheel.next_expiry() == ahead + 50
+    assert wheel.cancel(drop)
+    assert keep in wheel
+    for now_ms in (NOW + 300, ahead - 1000, ahead + 59):
+        assert wheel.advance(now_ms) == []
+    assert wheel.advance(ahead + 60) == ["keep"]
+
+
 def test_timr_07_a_clock_that_jumps_forward_fires_all_in_order() -> None:
     wheel = TimingWheel[str](NOW)
     dues = sorted(NOW + 2**k + j for k in range(45) for j in (0, 1))
