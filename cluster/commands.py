@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 import uvloop
+
 from timeball.cluster.localcluster import LocalCluster, NodeFailed, write_config
 from timeball.cluster.node import EXIT_CONFIG, EXIT_DAMAGED, Node
 from timeball.cluster.raft.errors import Damaged, Misconfigured

@@ -14,6 +14,7 @@ from timeball.cluster.http.paging import read_query
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services
 from timeball.cluster.http.views import delivery
+from timeball.cluster.state import operations
 
 FULL_RETRY_MS = 1_000
 _claim = BodyDecoder(messages.Claim)
@@ -28,7 +29,14 @@ class Claims:
     def routes(self) -> list[Route]:
         """The table of this noun."""
         return [
-            Route(method="POST", pattern="/v1/claims", handler=self.claim, leader=True, write=True)
+            Route(method="POST", pattern="/v1/claims", handler=self.claim, leader=True, write=True),
+            Route(
+                method="POST",
+                pattern="/v1/claims/{request_id}/withdraw",
+                handler=self.withdraw,
+                leader=True,
+                write=True,
+            ),
         ]
 
     async def claim(self, request: Request) -> Answered:
@@ -63,3 +71,19 @@ class Claims:
             message=messages.Claimed(request_id=request_id, executions=deliveries),
             undelivered=(lambda: dispatcher.release_unused(grants)) if grants else None,
         )
+
+    async def withdraw(self, request: Request) -> Answered:
+        """Release what is held under a claim's request id: nobody is left to take it.
+
+        A node that forwarded the claim asks for this when its client has gone away. What is
+        still on its way into the log is not held yet: that answer finds its connection closed.
+        """
+        read_query(request.query, ())
+        held = self._services.state.remembered_claim(request.parameters["request_id"]) or ()
+        if held:
+            await self._services.propose(operations.Release(list(held)))
+        results = [
+            messages.Report(messages.encode_execution_id(job, nominal_ms), "accepted", 200)
+            for job, nominal_ms, _ in held
+        ]
+        return Answered(message=messages.Reports(results=results))

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
 from timeball.client import messages
 from timeball.client.errors import Unavailable
 from timeball.cluster.http.exchange import Answered, Request, Response

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
+
 from timeball.client.errors import (
     InvalidRequest,
     NotAcceptable,

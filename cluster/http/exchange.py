@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
+
 from timeball.client.errors import InvalidRequest
 
 Form = Literal["json", "msgpack"]

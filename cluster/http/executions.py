@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+
 from timeball.client import messages
 from timeball.client.errors import Conflict, LeaseLost, NotFound, TimeballError
 from timeball.cluster.http.codec import BodyDecoder, pack_value

@@ -8,19 +8,22 @@ leader sees the same as if the client had been connected to it.
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
+from yarl import URL
+
 from timeball.client import messages
 from timeball.client.errors import OutcomeUnknown, TimeballError, Unavailable
-from timeball.cluster.http.codec import CONTENT_TYPES, BodyDecoder, encode
+from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.exchange import HOPS, REQUEST_ID, Request, Response
 from timeball.cluster.http.problems import RETRY_MS
-from yarl import URL
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +35,6 @@ MAX_CLEANUPS = 1_000
 _PASSED_ON = ("accept", "content-type", "idempotency-key", REQUEST_ID)
 _TAKEN_BACK = ("Location", "Retry-After", "Allow", "Timeball-Applied-Index")
 _claims = BodyDecoder(messages.Claim)
-_claimed = msgspec.msgpack.Decoder(messages.Claimed)
 
 
 class Forwarder:
@@ -96,7 +98,7 @@ class Forwarder:
             async with self._session.request(
                 request.method,
                 URL(target, encoded=True),
-                data=request.body or None,
+                data=io.BytesIO(request.body) if request.body else None,
                 headers=headers,
                 allow_redirects=False,
                 skip_auto_headers=("Content-Type", "User-Agent", "Accept"),
@@ -155,31 +157,11 @@ class Forwarder:
         task.add_done_callback(self._cleanups.discard)
 
     async def _withdraw(self, url: str, claim: Request) -> None:
-        """Ask what the claim was granted and release it; the lease bounds what fails here."""
+        """Have the leader release what the claim was granted; the lease bounds what fails here."""
         body = _claims.decode(claim.body, claim.body_form)
         request_id = body.request_id or claim.headers[REQUEST_ID]
-        again = msgspec.structs.replace(body, max_executions=1, wait_ms=0, request_id=request_id)
+        path = f"/v1/claims/{quote(request_id, safe='')}/withdraw"
         try:
-            answer = await self._send(url, _message("/v1/claims", again), write=True)
-            if answer.status != 200:
-                return
-            granted = _claimed.decode(answer.body).executions
-            if granted:
-                holds = [
-                    messages.Hold(execution_id=each.execution_id, token=each.token)
-                    for each in granted
-                ]
-                release = _message("/v1/executions/release", messages.Holds(items=holds))
-                await self._send(url, release, write=True)
+            await self._send(url, Request(method="POST", path=path), write=True)
         except TimeballError as error:
             _log.info("a claim could not be withdrawn and is left to its lease: %s", error)
-
-
-def _message(path: str, message: messages.Request) -> Request:
-    return Request(
-        method="POST",
-        path=path,
-        headers={"content-type": CONTENT_TYPES["msgpack"]},
-        body=encode(message, "msgpack"),
-        body_form="msgpack",
-    )

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from urllib.parse import parse_qsl
 
 import msgspec
+
 from timeball.client.errors import InvalidRequest
 from timeball.client.messages import MAX_BATCH, decode_job_id
 

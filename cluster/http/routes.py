@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from urllib.parse import unquote
 
 import msgspec
+
 from timeball.client.errors import InvalidRequest, MethodNotAllowed, NotFound
 from timeball.cluster.http.exchange import Handler
 

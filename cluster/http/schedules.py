@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+
 from timeball.client import messages
 from timeball.client.errors import InvalidRequest
 from timeball.cluster.dispatch.timetable import TimetableError, first_after, validate

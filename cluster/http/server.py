@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+
 from timeball.client.errors import (
     InvalidRequest,
     TimeballError,
@@ -204,15 +205,22 @@ class HttpServer:
             response = self._application.refuse(request, error)
         connection = message.protocol
         assert isinstance(connection, _Connection)
+        reply = _reply(response, close=broken)
+        delivered = False
         try:
-            reply = await _write(message, response, close=broken)
-            connection.end_answer(response.undelivered)
-            return reply
-        except BaseException:
-            # Whatever keeps the answer from the client: what it grants must not stay granted.
-            if response.undelivered is not None:
+            async with asyncio.timeout(WRITE_DEADLINE_S):
+                await reply.prepare(message)
+                await reply.write_eof()
+            delivered = True
+        except (ConnectionError, TimeoutError):
+            # The client is gone or does not read; aiohttp meets the same when it goes on.
+            connection.force_close()
+        finally:
+            if delivered:
+                connection.end_answer(response.undelivered)
+            elif response.undelivered is not None:
                 response.undelivered()
-            raise
+        return reply
 
 
 def _head(message: web.BaseRequest) -> Request:
@@ -265,19 +273,10 @@ def _too_large() -> TooLarge:
     return TooLarge(f"body: {detail}", errors=[FieldError(field="body", detail=detail)])
 
 
-async def _write(
-    message: web.BaseRequest, response: Response, *, close: bool
-) -> web.StreamResponse:
-    """Send the response whole; raises when the client is gone or does not read."""
+def _reply(response: Response, *, close: bool) -> web.Response:
     reply = web.Response(status=response.status, body=response.body, headers=response.headers)
     if response.content_type:
         reply.headers["Content-Type"] = response.content_type
     if close:
         reply.force_close()
-    try:
-        async with asyncio.timeout(WRITE_DEADLINE_S):
-            await reply.prepare(message)
-            await reply.write_eof()
-    except TimeoutError as error:
-        raise ConnectionResetError("the client does not read its answer") from error
     return reply

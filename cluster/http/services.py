@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
+
 from timeball.client.errors import NotFound, OutcomeUnknown
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.http.exchange import APPLIED_INDEX

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from click.testing import CliRunner
+
 from timeball.client import After, Client, Every, NewJob, NonRetryable, Retry, Worker
 from timeball.client.cli import main
 from timeball.cluster.localcluster import LocalCluster

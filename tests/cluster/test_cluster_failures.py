@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 import pytest
 import pytest_asyncio
+
 from timeball.cluster.localcluster import LocalCluster, free_ports, write_config
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

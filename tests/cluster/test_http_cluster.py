@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -12,6 +13,7 @@ import aiohttp
 import msgspec
 import pytest
 import pytest_asyncio
+
 from timeball.client.messages import MAX_BODY_BYTES, MAX_PAYLOAD_BYTES
 from timeball.cluster.localcluster import LocalCluster
 
@@ -41,7 +43,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
 async def call(
     session: aiohttp.ClientSession, method: str, url: str, body: Any = None, **headers: str
 ) -> tuple[int, Any]:
-    data = None if body is None else msgspec.json.encode(body)
+    data = None if body is None else io.BytesIO(msgspec.json.encode(body))
     async with session.request(method, url, data=data, headers={**JSON, **headers}) as answer:
         raw = await answer.read()
         return answer.status, msgspec.json.decode(raw) if "json" in answer.content_type else raw
@@ -121,7 +123,7 @@ async def test_bad_input_is_refused_by_name_and_changes_nothing(
     leader, others = await roles(shared_cluster)
     for url in (leader, others[0]):
         for path, body, headers, status, field in BAD:
-            async with session.post(url + path, data=body, headers=headers) as answer:
+            async with session.post(url + path, data=io.BytesIO(body), headers=headers) as answer:
                 raw = await answer.read()
                 assert answer.status == status, (path, body[:80], raw[:200])
                 form = "msgpack" if headers is PACK else "json"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import msgspec
 import pytest
+
 from timeball.cluster.localcluster import LocalCluster
 
 TRANSCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
