@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+
 from timeball.cluster.raft.errors import (
     ConsensusError,
     EntryTooLarge,

@@ -25,6 +25,7 @@ from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.journal import Journal as LibraryJournal
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport as LibraryTransport
+
 from timeball.cluster.raft.candidacy import Candidacy
 from timeball.cluster.raft.elections import ElectionTimer
 from timeball.cluster.raft.entry import Entry, MemoryLog

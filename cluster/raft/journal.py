@@ -26,6 +26,7 @@ from pathlib import Path
 from zlib import crc32
 
 import msgspec
+
 from timeball.cluster.raft.disk import Disk, DiskFile
 from timeball.cluster.raft.entry import Entry, MemoryLog
 from timeball.cluster.raft.errors import Damaged

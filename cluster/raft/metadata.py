@@ -12,6 +12,7 @@ from pathlib import Path
 from zlib import crc32
 
 import msgspec
+
 from timeball.cluster.raft.disk import Disk
 from timeball.cluster.raft.errors import Damaged, Misconfigured
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from zlib import crc32
 
 import msgspec
+
 from timeball.cluster.raft.disk import Disk, DiskFile
 from timeball.cluster.raft.errors import Damaged
 from timeball.cluster.raft.interface import MAX_CHUNK_BYTES

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+
 from timeball.cluster.raft.disk import Disk, Lock
 from timeball.cluster.raft.entry import Entry, MemoryLog
 from timeball.cluster.raft.errors import Damaged

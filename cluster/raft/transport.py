@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar, cast
 
 import msgspec
+
 from timeball.cluster.raft.handshake import (
     MAC_BYTES,
     MAX_HANDSHAKE_FRAME,
@@ -239,8 +240,6 @@ class TcpNetwork:
         for connection in self._all():
             connection.abort()
         await asyncio.sleep(0)  # aborted connections are closed in the loop's next turn
-        if self._server is not None:
-            await self._server.wait_closed()
 
     def _all(self) -> list[Connection]:
         standing = [c for by_dialler in self._connections.values() for c in by_dialler.values()]

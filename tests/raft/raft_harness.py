@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from timeball.cluster.raft.consensus import Consensus
 from timeball.cluster.raft.errors import Misconfigured
 from timeball.cluster.raft.interface import Observer

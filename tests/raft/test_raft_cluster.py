@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from raft_harness import Cluster, virtual
+
 from timeball.cluster.raft.errors import NotLeader
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from raft_harness import Applied, Cluster, encode_entry, operations, virtual
+
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.errors import (
     ConsensusError,

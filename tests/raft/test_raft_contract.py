@@ -16,6 +16,7 @@ from pathlib import Path
 import pysyncobj
 import pysyncobj.syncobj
 import pysyncobj.transport
+
 import timeball.cluster.raft as raft
 from timeball.cluster.raft.engine import Engine, _Link, _Log
 

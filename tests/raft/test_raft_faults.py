@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from raft_harness import Cluster, Puppet, virtual
+
 from timeball.cluster.raft.errors import NotLeader
 from timeball.cluster.raft.messages import (
     Append,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raft_harness import SimDisk
+
 from timeball.cluster.raft.disk import RealDisk
 from timeball.cluster.raft.entry import Entry
 from timeball.cluster.raft.errors import Damaged, Misconfigured

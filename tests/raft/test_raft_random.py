@@ -11,6 +11,7 @@ import random
 
 import pytest
 from raft_harness import Cluster, Member, virtual
+
 from timeball.cluster.raft.errors import NotLeader
 from timeball.cluster.raft.interface import Observer
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from raft_harness import ListMachine, SimDisk
+
 from timeball.cluster.raft.entry import Entry
 from timeball.cluster.raft.errors import Damaged, Misconfigured
 from timeball.cluster.raft.metadata import cluster_id

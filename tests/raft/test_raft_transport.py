@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+
 from timeball.cluster.raft.handshake import (
     MAX_HANDSHAKE_FRAME,
     Challenge,
