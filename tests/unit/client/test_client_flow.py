@@ -135,6 +135,8 @@ def test_what_certainly_did_not_happen_says_so() -> None:
 def test_a_read_has_no_outcome_to_be_unknown() -> None:
     with pytest.raises(errors.Unavailable):
         Drive(READ, SILENT)
+    with pytest.raises(errors.Unavailable):
+        Drive(READ, Reply(502, "text/html", b"<html>"))
 
 
 def test_a_node_that_hangs_uses_up_half_of_the_time_at_most() -> None:
