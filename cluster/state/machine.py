@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from timeball.cluster.state import jobs, leases, limits, listing, snapshot
+from timeball.cluster.state import jobs, leases, limits, listing, restore, snapshot
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
     AdvanceTimetables,
@@ -225,7 +225,7 @@ class StateMachine:
 
     def load(self, chunks: Iterable[bytes]) -> None:
         """Become the state of a dump. Raises `ValueError`, unchanged, if it is not sound."""
-        self._store = snapshot.load(chunks)
+        self._store = restore.load(chunks)
         self.halted = None
 
     def digest(self) -> str:

@@ -1,24 +1,21 @@
-"""The state as a stream of bytes, and back.
+"""The state as a stream of bytes.
 
 A dump is a header, chunks of records and an end that counts them, each a MessagePack
 ``[kind, …]``. It holds everything that later behaviour depends on, in an order that is
 the same on every node, so equal states dump to equal bytes. Indexes are not in it:
-`load` derives them anew, and checks what the rules of the state guarantee.
+`restore` derives them anew.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
-from timeball.cluster.state import limits
-from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import (
-    NUMBERED_PER_ENTRY,
     ClusterSettings,
     Cron,
     Every,
@@ -31,24 +28,23 @@ from timeball.cluster.state.records import (
     ExecutionState,
     Job,
     JobState,
-    Outcome,
-    QueueCounts,
 )
-from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
-from timeball.cluster.state.transitions import TERMINAL
+from timeball.cluster.state.store import EndedJob, Store
 
 MAGIC = "timeball-state"
 VERSION = 1
 RECORDS_PER_CHUNK = 500
-_ENDED_JOB = -1
+ENDED_JOB = -1
 """Stands for the nominal time where retention holds a job, not an execution."""
 
-_HEADER, _QUEUES, _JOBS, _EXECUTIONS, _FINISHED, _DEAD, _KEYS, _REQUESTS, _CLAIMS, _END = range(10)
+HEADER, QUEUES, JOBS, EXECUTIONS, FINISHED, DEAD, KEYS, REQUESTS, CLAIMS, END = range(10)
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Header(msgspec.Struct, array_like=True, frozen=True):
+class Header(msgspec.Struct, array_like=True, frozen=True):
+    """What the stream is, where in the log it stands, and what is no record."""
+
     magic: str
     version: int
     applied_index: int
@@ -57,7 +53,9 @@ class _Header(msgspec.Struct, array_like=True, frozen=True):
     counters: Counters
 
 
-class _QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A queue and its totals; its present counts follow from the records."""
+
     name: str
     created: int
     succeeded: int
@@ -65,7 +63,7 @@ class _QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
     cancelled: int
 
 
-class _ExecutionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ExecutionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """An execution as dumped; `_execution_record` writes the same fields in the same order."""
 
     job: int
@@ -82,7 +80,7 @@ class _ExecutionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     attempts: list[Attempt] | None
 
 
-class _JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A job as dumped, with the execution of a one-shot job (see `_job_record`)."""
 
     id: int
@@ -100,7 +98,7 @@ class _JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     missed: int
     idempotency_key: str
     timetable_ended: bool
-    execution: _ExecutionRecord | None
+    execution: ExecutionRecord | None
 
 
 def _execution_record(execution: Execution) -> tuple[Any, ...]:
@@ -145,36 +143,36 @@ def _job_record(job: Job) -> tuple[Any, ...]:
 def _sections(store: Store) -> Iterator[tuple[int, Iterator[Any]]]:
     queues = store.queues.values()
     yield (
-        _QUEUES,
+        QUEUES,
         (
             (q.name, q.total_created, q.total_succeeded, q.total_dead, q.total_cancelled)
             for q in queues
         ),
     )
-    yield _JOBS, (_job_record(job) for job in store.jobs.oldest_first())
+    yield JOBS, (_job_record(job) for job in store.jobs.oldest_first())
     recurring = (job for job in store.jobs.oldest_first() if job.timetable is not None)
-    yield _EXECUTIONS, (_execution_record(e) for job in recurring for e in store.executions_of(job))
+    yield EXECUTIONS, (_execution_record(e) for job in recurring for e in store.executions_of(job))
     yield (
-        _FINISHED,
+        FINISHED,
         (
-            (ended.job.id, _ENDED_JOB, ended.finished_ms)
+            (ended.job.id, ENDED_JOB, ended.finished_ms)
             if isinstance(ended, EndedJob)
             else (ended.job.id, ended.nominal_ms, ended.finished_ms)
             for ended in store.finished
         ),
     )
-    yield _DEAD, ((e.job.id, e.nominal_ms, e.finished_ms) for e in store.dead)
-    yield _KEYS, iter(store.keys)
-    yield _REQUESTS, iter(store.requests)
-    yield _CLAIMS, iter(store.claims)
+    yield DEAD, ((e.job.id, e.nominal_ms, e.finished_ms) for e in store.dead)
+    yield KEYS, iter(store.keys)
+    yield REQUESTS, iter(store.requests)
+    yield CLAIMS, iter(store.claims)
 
 
 def dump(store: Store) -> Iterator[bytes]:
     """The state as chunks of at most `RECORDS_PER_CHUNK` records; it must not change meanwhile."""
     yield _encode(
         (
-            _HEADER,
-            _Header(
+            HEADER,
+            Header(
                 MAGIC,
                 VERSION,
                 store.applied_index,
@@ -191,7 +189,7 @@ def dump(store: Store) -> Iterator[bytes]:
             count += len(chunk)
             yield _encode((kind, chunk))
         counts.append(count)
-    yield _encode((_END, counts))
+    yield _encode((END, counts))
 
 
 def digest(store: Store) -> str:
@@ -200,314 +198,3 @@ def digest(store: Store) -> str:
     for chunk in dump(store):
         total.update(chunk)
     return total.hexdigest()
-
-
-def load(chunks: Iterable[bytes]) -> Store:
-    """The store of a dump. Raises `ValueError` if it is damaged, cut or not sound."""
-    loader = _Loader()
-    try:
-        for chunk in chunks:
-            loader.chunk(chunk)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"state dump: {error}") from error
-    return loader.finished_store()
-
-
-def _refuse(why: str) -> NoReturn:
-    raise ValueError(f"state dump: {why}")
-
-
-_Place = tuple[int, int, int]
-_frame: msgspec.msgpack.Decoder[tuple[int, msgspec.Raw]] = msgspec.msgpack.Decoder(
-    tuple[int, msgspec.Raw]
-)
-_records: dict[int, msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(of)
-    for kind, of in (
-        (_HEADER, _Header),
-        (_QUEUES, list[_QueueTotals]),
-        (_JOBS, list[_JobRecord]),
-        (_EXECUTIONS, list[_ExecutionRecord]),
-        (_FINISHED, list[_Place]),
-        (_DEAD, list[_Place]),
-        (_KEYS, list[KeyRecord]),
-        (_REQUESTS, list[RequestRecord]),
-        (_CLAIMS, list[ClaimRecord]),
-        (_END, list[int]),
-    )
-}
-
-
-class _Loader:
-    """Builds a store from chunks in the order in which `dump` gives them."""
-
-    def __init__(self) -> None:
-        self._store = Store()
-        self._kind = -1
-        self._counts = dict.fromkeys(range(_QUEUES, _END), 0)
-        self._highest_number = 0
-        self._last_job = -1
-        self._texts: dict[str, str] = {}
-        self._dead = 0
-        self._finished = 0
-
-    def chunk(self, data: bytes) -> None:
-        kind, raw = _frame.decode(data)
-        if kind not in _records:
-            _refuse(f"unknown kind of chunk {kind}")
-        if kind < self._kind or (kind in (_HEADER, _END) and kind == self._kind):
-            _refuse(f"chunk of kind {kind} is out of place")
-        if (kind == _HEADER) is not (self._kind == -1):
-            _refuse("the header must come first, and once")
-        self._kind = kind
-        content = _records[kind].decode(raw)
-        if kind == _HEADER:
-            self._header(content)
-        elif kind == _END:
-            if content != list(self._counts.values()):
-                _refuse(f"records are missing: {self._counts} of {content}")
-        else:
-            self._counts[kind] += len(content)
-            self._section(kind, content)
-
-    def _section(self, kind: int, content: list[Any]) -> None:
-        store = self._store
-        if kind == _QUEUES:
-            for totals in content:
-                self._queue(totals)
-        elif kind == _JOBS:
-            for record in content:
-                self._job(record)
-        elif kind == _EXECUTIONS:
-            for record in content:
-                self._occurrence(record)
-        elif kind == _FINISHED:
-            for place in content:
-                self._finished_place(place)
-        elif kind == _DEAD:
-            for place in content:
-                self._dead_place(place)
-        elif kind == _KEYS:
-            for key in content:
-                self._share_with_job(key)
-                self._remember(store.keys, key)
-        elif kind == _REQUESTS:
-            for request in content:
-                self._remember(store.requests, request)
-        else:
-            for claim in content:
-                self._remember(store.claims, claim)
-
-    def finished_store(self) -> Store:
-        store = self._store
-        if self._kind != _END:
-            _refuse("the end is missing")
-        if self._finished != len(store.finished) or self._dead != len(store.dead):
-            _refuse("ended executions and the order of retention do not agree")
-        if not all(counts.jobs for counts in store.queues.values()):
-            _refuse("a queue without jobs")
-        waiting_marks = sum(isinstance(ended, EndedJob) for ended in store.finished)
-        for job in store.jobs.oldest_first():
-            self._check_whole(job)
-            waiting_marks -= not job.executions and job.timetable_ended
-        if waiting_marks:
-            _refuse("ended jobs and the order of retention do not agree")
-        store.leased = dict(sorted(store.leased.items()))
-        return store
-
-    def _check_whole(self, job: Job) -> None:
-        if job.state is JobState.ACTIVE and job.timetable_ended:
-            executions = self._store.executions_of(job)
-            if all(execution.state in TERMINAL for execution in executions):
-                _refuse(f"job {job.id} is active, and nothing is to come")
-
-    def _header(self, header: _Header) -> None:
-        if header.magic != MAGIC:
-            _refuse("not a dump of Timeball's state")
-        if header.version != VERSION:
-            _refuse(f"version {header.version} is not {VERSION}")
-        if header.applied_index < 0 or not 0 <= header.log_time_ms <= limits.MAX_TIME_MS:
-            _refuse("position or log-time is out of range")
-        store = self._store
-        store.applied_index = header.applied_index
-        store.log_time_ms = header.log_time_ms
-        store.settings = header.settings
-        store.counters = header.counters
-        self._highest_number = (header.applied_index + 1) * NUMBERED_PER_ENTRY - 1
-
-    def _queue(self, totals: _QueueTotals) -> None:
-        if totals.name in self._store.queues:
-            _refuse(f"queue {totals.name!r} comes twice")
-        self._store.queues[totals.name] = QueueCounts(
-            totals.name,
-            total_created=totals.created,
-            total_succeeded=totals.succeeded,
-            total_dead=totals.dead,
-            total_cancelled=totals.cancelled,
-        )
-
-    def _job(self, record: _JobRecord) -> None:
-        one_shot = record.timetable is None
-        if not self._last_job < record.id <= self._highest_number:
-            _refuse(f"job id {record.id} does not rise within the log")
-        if record.queue not in self._store.queues:
-            _refuse(f"job {record.id} is of no known queue")
-        if one_shot is (record.execution is None) or (one_shot and not record.timetable_ended):
-            _refuse(f"job {record.id} is neither one-shot nor recurring")
-        if not record.timetable_ended and record.state is not JobState.ACTIVE:
-            _refuse(f"job {record.id} has ended, and its timetable has not")
-        self._check_time(record.planned_ms, record.created_ms)
-        self._last_job = record.id
-        job = Job(
-            record.id,
-            record.queue,
-            record.payload,
-            record.created_ms,
-            self._store.policies.get(record.retry) or self._store.share_policy(record.retry),
-            record.priority,
-            self._share(record.partition_key),
-            record.timeout_ms,
-            record.timetable,
-            record.state,
-            record.planned_ms,
-            record.coalesced,
-            record.missed,
-            record.idempotency_key,
-            NO_EXECUTIONS if one_shot else {},
-            record.timetable_ended,
-        )
-        self._store.add_job(job)
-        if record.execution is not None:
-            if record.execution.job != job.id or record.execution.nominal_ms != job.planned_ms:
-                _refuse(f"job {job.id} holds an execution that is not its own")
-            job.executions = self._execution(job, record.execution)
-
-    def _occurrence(self, record: _ExecutionRecord) -> None:
-        job = self._store.jobs.get(record.job)
-        if job is None or not isinstance(job.executions, dict) or job.timetable is None:
-            _refuse(f"execution {record.job}-{record.nominal_ms} is of no recurring job")
-        latest = next(reversed(job.executions), -1)
-        if not latest < record.nominal_ms <= job.planned_ms:
-            _refuse(f"execution {record.job}-{record.nominal_ms} is out of order")
-        job.executions[record.nominal_ms] = self._execution(job, record)
-
-    def _execution(self, job: Job, record: _ExecutionRecord) -> Execution:
-        self._check_execution(record)
-        # Equal instants share one integer: a million pending ones are counted in bytes.
-        nominal_ms = job.planned_ms if record.nominal_ms == job.planned_ms else record.nominal_ms
-        for attempt in record.attempts or ():
-            attempt.worker = self._share(attempt.worker)
-        execution = Execution(
-            job,
-            nominal_ms,
-            nominal_ms if record.due_ms == nominal_ms else record.due_ms,
-            job.id if record.sequence == job.id else record.sequence,
-            record.state,
-            record.token,
-            record.attempts_used,
-            record.cancel_requested,
-            record.finished_ms,
-            self._share(record.reason),
-            record.result,
-            record.attempts,
-        )
-        self._index(execution)
-        return execution
-
-    def _check_execution(self, record: _ExecutionRecord) -> None:
-        name = f"{record.job}-{record.nominal_ms}"
-        self._check_time(record.nominal_ms, record.due_ms, record.finished_ms)
-        if not 0 < record.sequence <= self._highest_number:
-            _refuse(f"execution {name} was never created")
-        attempts = record.attempts
-        if attempts is None:
-            sound = record.token == 0 and record.state not in _HELD
-        else:
-            sound = (
-                0 < len(attempts) <= limits.ATTEMPTS_KEPT
-                and attempts[-1].token == record.token <= self._highest_number
-                and (attempts[-1].outcome is Outcome.OPEN) is (record.state in _HELD)
-            )
-        if not sound or (record.state in TERMINAL) is not (record.finished_ms > 0):
-            _refuse(f"state, token and attempts of execution {name} do not agree")
-
-    def _index(self, execution: Execution) -> None:
-        store = self._store
-        counts = store.queues[execution.job.queue]
-        state = execution.state
-        if state is ExecutionState.SCHEDULED:
-            store.pending.add(execution.due_ms, execution)
-            counts.scheduled += 1
-        elif state in _HELD:
-            if execution.token in store.leased:
-                _refuse(f"token {execution.token} is held twice")
-            store.leased[execution.token] = execution
-            counts.leased += 1
-        elif state is ExecutionState.DEAD:
-            self._dead += 1
-            counts.dead += 1
-        else:
-            self._finished += 1
-            if state is ExecutionState.SUCCEEDED:
-                counts.succeeded += 1
-            else:
-                counts.cancelled += 1
-
-    def _finished_place(self, place: _Place) -> None:
-        job_id, nominal_ms, finished_ms = place
-        store = self._store
-        previous = store.finished[-1].finished_ms if store.finished else 0
-        ended: Execution | EndedJob | None
-        if nominal_ms == _ENDED_JOB:
-            job = store.jobs.get(job_id)
-            ended = None if job is None or job.executions else EndedJob(job, finished_ms)
-            self._finished += 1
-        else:
-            ended = store.execution(job_id, nominal_ms)
-            if ended is not None and (
-                ended.state not in TERMINAL or ended.state is ExecutionState.DEAD
-            ):
-                ended = None
-        if ended is None or ended.finished_ms != finished_ms or finished_ms < previous:
-            _refuse(f"retention holds {job_id}-{nominal_ms}, which has not ended so")
-        store.finished.append(ended)
-
-    def _dead_place(self, place: _Place) -> None:
-        job_id, nominal_ms, finished_ms = place
-        execution = self._store.execution(job_id, nominal_ms)
-        if (
-            execution is None
-            or execution.state is not ExecutionState.DEAD
-            or execution.finished_ms != finished_ms
-            or execution in self._store.dead
-        ):
-            _refuse(f"retention holds {job_id}-{nominal_ms}, which is not dead so")
-        self._store.dead[execution] = None
-
-    def _share_with_job(self, record: KeyRecord) -> None:
-        """Hold the same objects as the job where they are equal, as after a create."""
-        job = self._store.jobs.get(record.job)
-        if job is not None and job.idempotency_key == record.key:
-            record.key, record.job = job.idempotency_key, job.id
-            if record.nominal_ms == job.planned_ms:
-                record.nominal_ms = job.planned_ms
-            if record.since_ms == job.created_ms:
-                record.since_ms = job.created_ms
-
-    def _remember(self, memory: Memory[Any], record: Any) -> None:
-        if record.since_ms > self._store.log_time_ms:
-            _refuse("something is remembered from the future")
-        memory.add(record)
-
-    def _share(self, text: str) -> str:
-        if len(self._texts) >= _TEXTS_SHARED:
-            self._texts.clear()
-        return self._texts.setdefault(text, text)
-
-    def _check_time(self, *times_ms: int) -> None:
-        if not all(0 <= time_ms <= limits.MAX_TIME_MS for time_ms in times_ms):
-            _refuse("a time is out of range")
-
-
-_TEXTS_SHARED = 10_000
-_HELD = (ExecutionState.LEASED, ExecutionState.RUNNING)
