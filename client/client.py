@@ -11,13 +11,14 @@ from urllib.parse import quote, urlencode
 from uuid import UUID
 
 import msgspec
+from yarl import URL
+
 from timeball.client import messages
 from timeball.client.errors import TimeballError
 from timeball.client.failover import Backoff, Nodes
 from timeball.client.flow import Call, Policy, encode_request, flow, in_batches
 from timeball.client.messages import NewJob, Retry, Schedule
 from timeball.client.transport import AsyncTransport
-from yarl import URL
 
 T = TypeVar("T")
 

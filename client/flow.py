@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+
 from timeball.client import errors
 from timeball.client.failover import Attempts, Backoff, Nodes, Trouble
 from timeball.client.messages import MAX_BATCH, MAX_BODY_BYTES, Problem

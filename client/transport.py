@@ -6,9 +6,10 @@ import asyncio
 from typing import TypeVar
 
 import aiohttp
+from yarl import URL
+
 from timeball.client.failover import Trouble
 from timeball.client.flow import NoReply, Pause, Reply, Send, Steps
-from yarl import URL
 
 T = TypeVar("T")
 

@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+
 from timeball.client.client import Client
 from timeball.client.context import ExecutionContext, NonRetryable, RetryLater
 from timeball.client.errors import InvalidRequest, NotFound, TimeballError

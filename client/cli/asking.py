@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import click
+
 from timeball.client.cli import output
 from timeball.client.client import DEFAULT_URLS, Client, parse_urls
 from timeball.client.errors import TimeballError

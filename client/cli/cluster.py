@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 from msgspec import UNSET
+
 from timeball.client.cli import output
 from timeball.client.cli.asking import Asker, asks
 from timeball.client.messages import ClusterView

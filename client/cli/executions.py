@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+
 from timeball.client.cli import output
 from timeball.client.cli.asking import Asker, asks, limit_option
 from timeball.client.messages import ExecutionView

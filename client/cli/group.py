@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 
 import click
+
 from timeball.client.cli.cluster import cluster
 from timeball.client.cli.dead import dead
 from timeball.client.cli.executions import execution

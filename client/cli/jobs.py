@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 import msgspec
+
 from timeball.client.cli import output
 from timeball.client.cli.asking import Asker, asks, limit_option
 from timeball.client.cli.durations import DURATION
