@@ -50,9 +50,9 @@ class Planner:
 
     def due(self, job: Job) -> None:
         """The instant at which the job stands has come."""
-        if job not in self._under_way and job.id not in self.parked:
-            self._under_way.add(job)
-            self._due.append(job)
+        assert not self.is_under_way(job), "one step at a time"
+        self._under_way.add(job)
+        self._due.append(job)
 
     @property
     def has_due(self) -> bool:

@@ -214,8 +214,9 @@ async def test_two_claims_never_get_the_same_execution(world):
 
 async def test_what_a_new_leader_still_loads_is_not_offered_while_a_claim_has_it(world):
     """A bucket is read after one of its executions has been bound to a claim."""
-    old = (NewJob("old", b"", first_ms=world.wall_ms() - 60_000) for _ in range(20))
-    await world.create(*old)
+    now_ms = world.wall_ms()
+    ages = [60_000] * 19 + [0]
+    await world.create(*(NewJob("old", b"", first_ms=now_ms - age) for age in ages))
     await world.lose_leadership()
     world.dispatcher = world._new_dispatcher(step=2)
     world.dispatcher.start(2)
@@ -237,6 +238,22 @@ async def test_what_a_new_leader_still_loads_is_not_offered_while_a_claim_has_it
     await world.pass_ms(5_000)
     assert [grant.execution.job.id for grant in first.result()] == [created.job]
     assert second.result() == []
+
+
+async def test_a_flood_in_one_queue_does_not_hold_up_the_claims_of_another(world):
+    for _ in range(5):
+        await world.create(*(NewJob("a", b"") for _ in range(1_000)))
+    await world.create(NewJob("b", b""))
+    world.commit.stalled = True
+    tasks = [world.asking("a", n=1_000) for _ in range(5)]
+    tasks.append(world.asking("b"))
+    await world.settle()
+    sizes = [len(op.executions) for op in world.commit.entries[-2] if isinstance(op, Claim)]
+    assert sizes == [1_000, 1, 1_000, 1_000, 1_000]
+    world.commit.stalled = False
+    world.commit.commit()
+    await world.settle()
+    assert all(task.done() for task in tasks)
 
 
 async def test_an_execution_whose_claim_was_certainly_not_made_is_ready_again(world):

@@ -164,6 +164,33 @@ async def test_one_live_timer_for_each_execution_however_often_it_moves(world):
         assert len(world.dispatcher._duty._wheel) <= 1
 
 
+async def test_a_late_failure_moves_the_one_timer_of_a_retry(world):
+    """TIMR-06: expired, waiting for its retry, and then failed by the late holder."""
+    hold = await world.job()
+    (grant,) = await world.claim()
+    await world.pass_ms(10_010)
+    assert world.execution(hold).due_ms > world.now_ms
+    await world.fail(grant, retry_after_ms=1_900)
+    assert len(world.dispatcher._duty._wheel) == 1
+    due_ms = world.execution(hold).due_ms
+    task = world.asking()
+    await world.pass_ms(due_ms - world.wall_ms() - 1)
+    assert not task.done()
+    await world.pass_ms(1)
+    assert names(task.result()) == [hold]
+
+
+async def test_a_late_failure_takes_a_ready_retry_back(world):
+    hold = await world.job()
+    (grant,) = await world.claim()
+    await world.pass_ms(11_500)
+    assert world.dispatcher.ready_depth("q") == 1
+    await world.fail(grant, retry_after_ms=1_900)
+    assert world.dispatcher.ready_depth("q") == 0
+    await world.pass_ms(1_900)
+    assert names(await world.claim()) == [hold]
+
+
 async def test_depth_and_age_of_what_is_ready(world):
     at_ms = world.wall_ms()
     await world.create(NewJob("q", b"", first_ms=at_ms - 500), NewJob("q", b"", first_ms=at_ms))
@@ -205,11 +232,13 @@ async def test_a_step_back_between_firing_and_claiming_hands_nothing_out_early(w
     await world.pass_ms(1_000)
     assert world.dispatcher.ready_depth("q") == 1
     world.wall_offset_ms -= 500
-    task = world.asking()
+    first, second = world.asking(), world.asking()
     await world.pass_ms(499)
-    assert not task.done()
+    assert not first.done()
     await world.pass_ms(1)
-    assert names(task.result()) == [hold]
+    # Who was first has not lost its turn by the refusal.
+    assert names(first.result()) == [hold]
+    assert not second.done()
 
 
 async def test_a_clock_that_jumps_ahead_fires_everything_in_order(world):

@@ -200,6 +200,21 @@ async def test_a_new_leader_with_another_clock_ends_no_lease_early(world, differ
     assert grant.execution.state is not ExecutionState.LEASED
 
 
+async def test_an_attempt_does_not_get_its_whole_timeout_again_from_a_new_leader(world):
+    grant = await held(world, timeout_ms=30_000)
+    for _ in range(5):
+        await world.pass_ms(5_000)
+        world.heartbeat(grant)
+    await world.lose_leadership()
+    await world.lead(2)
+    # Five seconds of the timeout are left, but a new leader grants a whole lease.
+    for _ in range(3):
+        assert world.heartbeat(grant).verdict == "extended"
+        await world.pass_ms(3_000)
+    await world.pass_ms(1_002)
+    assert attempts(grant) == [Outcome.TIMED_OUT]
+
+
 async def test_many_leases_are_taken_over_in_steps(world):
     await world.lead(2, step=100)
     await world.create(*(NewJob("q", b"") for _ in range(950)))

@@ -264,6 +264,17 @@ async def test_many_timetables_of_one_instant_move_on_in_batches(world):
     assert len(steps) <= 20
 
 
+async def test_a_turn_of_the_loop_plans_a_bounded_number_of_timetables(world):
+    await world.lead(2, plans_per_turn=10)
+    at_ms = world.wall_ms() + 500
+    await world.create(
+        *(NewJob("q", b"", first_ms=at_ms, timetable=Every(HOUR, at_ms)) for _ in range(35))
+    )
+    await world.pass_ms(500)
+    steps = [op for entry in world.commit.entries for op in entry if type(op) is AdvanceTimetables]
+    assert [len(op.items) for op in steps] == [10, 10, 10, 5]
+
+
 async def test_far_timetables_wait_in_their_buckets(world):
     job = await recurring(world, Every(HOUR, world.wall_ms()))
     await world.pass_ms(MINUTE)
