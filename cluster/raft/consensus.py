@@ -183,6 +183,10 @@ class Consensus:
         return self._running.commit_index
 
     @property
+    def known_commit_index(self) -> int:
+        return max(self._running.known_commit_index, self._running.commit_index)
+
+    @property
     def last_index(self) -> int:
         return self._running.last_index
 

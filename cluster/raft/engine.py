@@ -129,6 +129,8 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self.stats = stats
         self.halted: str | None = None
         self.leadership: Leadership | None = None
+        self.known_commit_index = 0
+        """The highest position that a leader has told to be committed, here or not yet here."""
         self.handing_over = False
         self.fsync_observers: list[Callable[[float], None]] = []
         self._loop = loop
@@ -416,10 +418,14 @@ class Engine(LibraryObject):  # type: ignore[misc]
         ):
             self.take_snapshot()
 
-    def take_snapshot(self) -> None:
-        """Store a snapshot of all that is applied. A failure costs only disk space, and is told."""
+    def take_snapshot(self, again: bool = False) -> None:
+        """Store a snapshot of all that is applied. A failure costs only disk space, and is told.
+
+        `again`: even if there was one already, because it turned out to be damaged.
+        """
         index = self.applied_index
-        if index == self.storage.position.index or index < self._snapshot_not_before:
+        known = index == self.storage.position.index and not again
+        if known or index < self._snapshot_not_before:
             return
         term = self.log.term_at(index)
         assert term is not None

@@ -59,6 +59,7 @@ class Following:
     def _on_append(self, peer: str, message: Append) -> None:
         engine = self._engine
         engine.follow(peer)
+        engine.known_commit_index = max(engine.known_commit_index, message.commit_index)
         refusal = self._refusal(message)
         if refusal is not None:
             engine.send(peer, refusal)

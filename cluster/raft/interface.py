@@ -102,6 +102,10 @@ class Replica(Protocol):
     def commit_index(self) -> int: ...
 
     @property
+    def known_commit_index(self) -> int:
+        """What this node knows to be committed, though it may not hold all of it yet."""
+
+    @property
     def last_index(self) -> int: ...
 
     @property

@@ -26,8 +26,6 @@ from timeball.cluster.raft.progress import Progress, State
 if TYPE_CHECKING:
     from timeball.cluster.raft.engine import Engine
 
-_SILENT_HEARTBEATS = 5
-
 
 class Leadership:
     """The part of an engine that leads, from its election to its end."""
@@ -119,7 +117,11 @@ class Leadership:
         )
 
     def _heartbeat(self, peer: str, progress: Progress, now: float) -> None:
-        """An empty message: it keeps followers calm, repeats a probe, and finds lost entries."""
+        """An empty message: it keeps followers calm, and repeats a probe.
+
+        It follows the last entry that was sent. So its answer also tells of entries that were
+        lost on the way, and makes up for answers that were.
+        """
         if progress.state is State.INSTALLING:
             # Every log agrees at index 0, so this is accepted and says nothing new.
             self._engine.send(peer, self._append_message(0, 0, []))
@@ -139,8 +141,6 @@ class Leadership:
         for peer, progress in self._progress.items():
             if not engine.connected(peer):
                 continue
-            if progress.silent(now, _SILENT_HEARTBEATS * settings.heartbeat_s):
-                progress.become_probing(progress.match + 1)
             if now - progress.sent_at >= settings.heartbeat_s:
                 if self._lacks_entries_for(progress):
                     self._advance(peer)
@@ -230,7 +230,7 @@ class Leadership:
         except Damaged as damage:
             # The state in memory is sound: a new snapshot takes the place of the damaged one.
             engine.storage.snapshots.set_aside(damage.path)
-            engine.take_snapshot()
+            engine.take_snapshot(again=True)
             snapshot = None  # the next turn finds it
         if snapshot is not None:
             progress.become_installing(snapshot, engine.clock())

@@ -92,10 +92,6 @@ class Progress:
             self._inflight_bytes += size
             self.next = last_index + 1
 
-    def silent(self, now: float, patience_s: float) -> bool:
-        """Whether answers to entries in flight are overdue: they, or the answers, may be lost."""
-        return bool(self._inflight) and now - self.last_response >= patience_s
-
     def accepted(self, index: int) -> bool:
         """The follower's log agrees up to `index`; whether that is news."""
         news = index > self.match

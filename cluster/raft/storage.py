@@ -136,7 +136,7 @@ class Storage:
 
     def take_snapshot(self, position: Position, chunks: Iterable[bytes]) -> int:
         """Store a snapshot and let go of what it makes superfluous; its size."""
-        assert position.index > self.position.index
+        assert position.index >= self.position.index
         size = self.snapshots.write(position, chunks)
         self.position = position
         self.journal.forget_to(self.snapshots.previous_index())

@@ -203,6 +203,19 @@ async def test_f7_an_acknowledgement_never_makes_the_leader_send_again():
 
 
 @virtual
+async def test_f7_a_time_of_total_silence_is_made_up_for():
+    cluster = await Cluster().start()
+    await cluster.propose(b"first")
+    victim = cluster.followers()[0].name
+    cluster.isolate(victim)
+    for number in range(20):
+        cluster.leader.consensus.append(b"%d" % number)
+        await asyncio.sleep(0.05)
+    cluster.heal()
+    await cluster.settled()
+
+
+@virtual
 async def test_f7_a_lost_append_is_noticed_and_sent_again():
     cluster = await Cluster().start()
     await cluster.propose(b"first")
@@ -479,6 +492,47 @@ async def test_f11_a_snapshot_over_the_limit_is_refused():
     puppet = await Puppet.start(max_snapshot_bytes=1000)
     puppet.say("b", SnapshotChunk(1, 5, 1, 1001, 0, b"x" * 300))
     assert puppet.heard(SnapshotReply) == [SnapshotReply(1, 5, 0, installed=False)]
+
+
+@virtual
+async def test_f11_lost_pieces_of_a_snapshot_and_lost_answers_are_made_up_for():
+    cluster = await Cluster(
+        snapshot_entries=20, trailing_entries=1, snapshot_chunk_bytes=60
+    ).start()
+    await cluster.propose(*[b"%d" % n for n in range(60)])
+    name = cluster.followers()[0].name
+    cluster.kill(name)
+    cluster[name].disk.wipe()
+    seen = {SnapshotChunk: 0, SnapshotReply: 0}
+
+    def tap(_source: str, _target: str, message: object) -> bool:
+        if type(message) in seen:
+            seen[type(message)] += 1
+            return seen[type(message)] % 3 != 0
+        return True
+
+    cluster.wire.tap = tap
+    await cluster.start(name)
+    await cluster.settled()
+    assert min(seen.values()) > 3
+
+
+@virtual
+@pytest.mark.parametrize("more", [0, 1], ids=["nothing newer", "something newer"])
+async def test_f11_a_leader_replaces_its_damaged_snapshot_rather_than_send_it(more: int):
+    cluster = await Cluster(snapshot_entries=20, trailing_entries=1).start()
+    await cluster.propose(*[b"%d" % n for n in range(59)])  # and the barrier: 60
+    name = cluster.followers()[0].name
+    cluster.kill(name)
+    cluster[name].disk.wipe()
+    assert cluster.leader.engine.storage.position.index == 60
+    disk = cluster.leader.disk
+    path = max(p for p in disk.files if p.name.startswith("snapshot-"))
+    disk.files[path].written[50] ^= 1
+    await cluster.propose(*[b"more"] * more)
+    await cluster.start(name)
+    await cluster.settled()
+    assert any(p.name.endswith(".damaged") for p in disk.files)
 
 
 # L1, M1, C1, O1, T1, P1.

@@ -111,6 +111,7 @@ def test_raft03_damage_near_the_end_is_cut_or_refused_never_replayed(
         assert read == entries
 
 
+@settings(max_examples=20)
 @given(batches=st.lists(st.lists(data, min_size=1, max_size=3), min_size=2, max_size=5))
 def test_raft03_a_bad_record_that_a_later_batch_follows_is_refused(batches: list[list[bytes]]):
     whole, entries = written(batches)

@@ -148,16 +148,6 @@ def test_a_new_connection_forgets_what_was_matched():
     assert (progress.match, progress.next, progress.state) == (0, 20, State.PROBING)
 
 
-def test_silence_is_noticed_only_while_entries_are_in_flight():
-    progress = Progress(1, 0.0)
-    progress.accepted(0)
-    assert not progress.silent(9.0, 1.0)
-    progress.sent(1, 10, 0, 9.0)
-    assert progress.silent(9.0, 1.0)
-    progress.last_response = 8.5
-    assert not progress.silent(9.0, 1.0)
-
-
 terms = st.lists(st.integers(1, 5), min_size=1, max_size=30).map(sorted)
 
 
