@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from timeball.wheel import ReadyQueue
 
 
@@ -127,6 +128,9 @@ class QueueAgainstPlainList(RuleBasedStateMachine):
         if self.names == 0:
             return
         assert len(self.queue) == len(self.waiting)
+        # Counted too high it would sweep at each discard, too low never.
+        lanes = [lane for lanes in self.queue._lanes for lane in lanes]
+        assert self.queue._entries == sum(map(len, lanes))
         assert all(one.name in self.queue for one in self.waiting)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from timeball.wheel import Timer, TimingWheel
 
 EDGES = [1, 2, 255, 256, 257, 2**14, 2**20, 2**26, 2**27, 2**31, 2**53, 2**63]

@@ -6,6 +6,7 @@ import tracemalloc
 from random import Random
 
 import pytest
+
 from timeball.wheel import TimeBuckets
 
 
@@ -134,6 +135,15 @@ def test_a_bucket_that_comes_back_is_read_once() -> None:
         buckets.discard(1000, "a")
     buckets.add(1000, "a")
     assert list(buckets.upto(9000)) == [(1000, ["a"]), (9000, ["keep"])]
+
+
+def test_a_bucket_that_vanished_far_ahead_is_not_read() -> None:
+    buckets = TimeBuckets[str]()
+    for due_ms in (0, 5_000_000, 9_000_000):
+        buckets.add(due_ms, "a")
+    assert buckets.discard(5_000_000, "a")
+    assert list(buckets.upto(9_000_000)) == [(0, ["a"]), (9_000_000, ["a"])]
+    assert buckets.items(5_000_000) == []
 
 
 def test_add_and_discard_traffic_does_not_grow_memory() -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from random import Random
 
 import pytest
+
 from timeball.wheel import PRIORITIES, ReadyQueue, partition_of
 
 
