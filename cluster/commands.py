@@ -147,6 +147,9 @@ async def _develop(cluster: LocalCluster) -> None:
         await asyncio.wait((stopped, running), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             await running
+        click.echo("stopping")
+    except ConfigError as error:
+        raise WrongConfiguration(str(error)) from error
     except NodeFailed as error:
         line = error.log.splitlines()[-1] if error.log else "its log is empty"
         detail = f"node {error.name} ended: {line.removeprefix('Error: ')}"
@@ -156,9 +159,8 @@ async def _develop(cluster: LocalCluster) -> None:
     finally:
         running.cancel()
         stopped.cancel()
-        with contextlib.suppress(asyncio.CancelledError, NodeFailed, TimeoutError):
+        with contextlib.suppress(asyncio.CancelledError, ConfigError, NodeFailed, TimeoutError):
             await running
-        click.echo("stopping")
         await cluster.close()
 
 
@@ -168,7 +170,8 @@ async def _run_all(cluster: LocalCluster) -> None:
     for name in cluster.names:
         click.echo(f"  {name}  {cluster.url(name)}")
     click.echo(f"leader: {await cluster.leader()}. Ctrl-C ends it.")
-    await asyncio.gather(*(cluster.wait(name) for name in cluster.names))
+    codes = await asyncio.gather(*(cluster.wait(name) for name in cluster.names))
+    raise NodeFailed(cluster.names[0], codes[0], cluster.log_end(cluster.names[0]))
 
 
 @click.group()

@@ -21,8 +21,9 @@ from typing import Any
 
 import aiohttp
 import msgspec
+
 from timeball.client.messages import ClusterView
-from timeball.cluster.settings import Settings, load_settings
+from timeball.cluster.settings import ConfigError, Settings, load_settings
 
 LOOPBACK = "127.0.0.1"
 START_S = 20.0
@@ -155,7 +156,12 @@ class LocalCluster:
     # --- starting and ending -----------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start every node and wait until the cluster serves on all; raises NodeFailed."""
+        """Start every node and wait until the cluster serves on all.
+
+        Raises ConfigError when a port is in use (another cluster there would answer in place
+        of this one), NodeFailed when a node ends, and TimeoutError when no leader comes up.
+        """
+        self._check_ports()
         try:
             for name in self.names:
                 await self.start_node(name)
@@ -163,6 +169,16 @@ class LocalCluster:
         except BaseException:
             await self.close()
             raise
+
+    def _check_ports(self) -> None:
+        for node in self.settings.nodes:
+            for kind, address in (("http", node.http), ("raft", node.raft)):
+                try:
+                    socket.create_server((address.host, address.port)).close()
+                except OSError as error:
+                    raise ConfigError(
+                        self.config, f"node {node.name}, {kind}", f"{address} is already in use"
+                    ) from error
 
     async def start_node(self, name: str) -> None:
         """Start one node; it is not waited for."""

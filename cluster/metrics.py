@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
 from timeball.cluster.dispatch.seams import Instruments
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class _NodeCollector(Collector):
             "raft_applied_index": ("The applied position", consensus.applied_index),
             "raft_applied_lag": (
                 "Committed entries that wait to be applied",
-                consensus.commit_index - consensus.applied_index,
+                consensus.known_commit_index - consensus.applied_index,
             ),
             "raft_snapshot_bytes": ("Size of the latest snapshot", stats.last_snapshot_bytes),
             "raft_snapshot_seconds": ("Time of the latest snapshot", stats.last_snapshot_s),

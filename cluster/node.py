@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 EXIT_CONFIG = 2
 EXIT_DAMAGED = 3
 EXIT_HALTED = 4
-READY_LAG = 1_000
-"""A node is ready while at most this many committed entries wait to be applied."""
+READY_LAG = 100
+"""A node is ready while at most so many entries that it knows to be committed are not applied."""
 YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
 """Thresholds of the garbage collector (see `_tame_collector`)."""
 
@@ -183,7 +183,7 @@ class Node(Observer):
         """Whether this node is of use to clients (see protocol: `GET /readyz`)."""
         if self._stopping or self._halted is not None or not self.consensus.quorum_seen:
             return False
-        if self.consensus.commit_index - self.consensus.applied_index > READY_LAG:
+        if self.consensus.known_commit_index - self.consensus.applied_index > READY_LAG:
             return False
         return self.serving if self.consensus.role == "leader" else self._leader_url() is not None
 

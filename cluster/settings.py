@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
 from timeball.client.messages import QueueName
 from timeball.cluster.state.operations import ClusterSettings
 from timeball.cluster.validation import blame

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+
 from timeball.cluster.localcluster import LocalCluster
 
 

@@ -224,7 +224,7 @@ class HttpServer:
 
 
 def _head(message: web.BaseRequest) -> Request:
-    path, _, query = message.message.path.partition("?")
+    path, _, query = message.raw_path.partition("?")
     return Request(
         method=message.method,
         path=path,

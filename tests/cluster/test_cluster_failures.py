@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import socket
 import sys
@@ -197,7 +198,7 @@ async def test_a_node_without_a_majority_is_not_ready_and_refuses(cluster: Local
         assert answer.status == 200
 
 
-async def test_a_wiped_node_catches_up_before_it_is_ready(cluster: LocalCluster) -> None:
+async def test_a_node_that_was_away_catches_up_before_it_is_ready(cluster: LocalCluster) -> None:
     leader = await cluster.leader()
     behind = next(name for name in cluster.names if name != leader)
     await cluster.kill(behind)
@@ -208,8 +209,44 @@ async def test_a_wiped_node_catches_up_before_it_is_ready(cluster: LocalCluster)
             assert status == 200
         last = answer["results"][-1]["job_id"]
         await cluster.restart(behind)
-        async with session.get(f"{cluster.url(behind)}/v1/jobs/{last}") as found:
-            assert found.status == 200, "ready, and yet behind"
+
+        async def has_it() -> bool:
+            async with session.get(f"{cluster.url(behind)}/v1/jobs/{last}") as found:
+                return found.status == 200
+
+        await eventually(has_it)
+        # The same with an empty disk.
+        await cluster.kill(behind)
+        shutil.rmtree(cluster.settings.data_dir(behind))
+        await cluster.restart(behind)
+        await eventually(has_it)
+    await digests_agree(cluster)
+
+
+async def test_limits_and_closed_queues_are_answered_by_name(tmp_path: Path) -> None:
+    limits = {"max_pending": 3}
+    one = LocalCluster.in_folder(tmp_path, names=("solo",), queues=["only"], limits=limits)
+    async with one, aiohttp.ClientSession() as session:
+        url = one.urls[0]
+        later = {"type": "after", "delay_ms": 3_600_000}
+        jobs = {"jobs": [{"queue": "only", "schedule": later}] * 4}
+        status, answer = await post(session, f"{url}/v1/jobs/batch", jobs)
+        assert status == 200
+        assert [result["status"] for result in answer["results"]] == ["created"] * 3 + ["refused"]
+        assert answer["results"][3]["problem"]["status"] == 429
+        status, problem = await post(session, f"{url}/v1/jobs", {"queue": "only"})
+        assert status == 429
+        assert problem["type"] == "urn:timeball:problem:overloaded"
+        assert problem["retry_after_ms"] > 0
+        for path, body, field in [
+            ("/v1/jobs", {"queue": "other"}, "queue"),
+            ("/v1/jobs/batch", {"jobs": [{"queue": "only"}, {}]}, "jobs[1].queue"),
+            ("/v1/claims", {"queue": "other", "worker": "w"}, "queue"),
+        ]:
+            status, problem = await post(session, url + path, body)
+            assert (status, problem["errors"][0]["field"]) == (404, field)
+        async with session.get(f"{url}/v1/jobs?queue=only&limit=1") as found:
+            assert found.status == 200
 
 
 async def run_server(config: Path, node: str) -> tuple[int, str]:
@@ -264,7 +301,8 @@ async def test_wrong_configurations_end_with_one_line_and_code_2(tmp_path: Path)
 async def test_a_node_that_cannot_trust_its_files_says_which_and_ends(
     cluster: LocalCluster,
 ) -> None:
-    name = next(name for name in cluster.names if name != await cluster.leader())
+    leader = await cluster.leader()
+    name = next(name for name in cluster.names if name != leader)
     await cluster.stop_node(name)
     folder = cluster.settings.data_dir(name)
     journal = max(

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from timeball.client import messages
 from timeball.client.errors import (
     InvalidRequest,

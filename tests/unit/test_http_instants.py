@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from timeball.client.errors import InvalidRequest
 from timeball.client.messages import MAX_INSTANT_MS
 from timeball.cluster.http.instants import parse_instant, render_instant, render_optional

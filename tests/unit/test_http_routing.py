@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from timeball.client.errors import (
     InvalidRequest,
     MethodNotAllowed,

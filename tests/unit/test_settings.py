@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from timeball.cluster.settings import ConfigError, Limits, load_settings, parse_settings
 from timeball.cluster.state.operations import ClusterSettings
 

@@ -1,0 +1,260 @@
+"""The adapter between sockets and the application, on real sockets in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from timeball.client.errors import InvalidRequest
+from timeball.cluster.http import server as server_module
+from timeball.cluster.http.application import Application
+from timeball.cluster.http.exchange import Answered, Request, Response
+from timeball.cluster.http.forward import Forwarder
+from timeball.cluster.http.routes import Route
+from timeball.cluster.http.server import HttpServer
+from timeball.cluster.localcluster import LOOPBACK, free_ports
+
+LIMIT_S = 20.0
+
+
+class Desk:
+    """A few routes that record what happens to them."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.undelivered = asyncio.Event()
+        self.go = asyncio.Event()
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(method="GET", pattern="/ok", handler=self.ok),
+            Route(method="POST", pattern="/echo", handler=self.echo),
+            Route(method="GET", pattern="/wait", handler=self.wait),
+            Route(method="GET", pattern="/grant", handler=self.grant),
+            Route(method="GET", pattern="/broken", handler=self.broken),
+        ]
+
+    async def ok(self, _request: Request) -> Answered:
+        return Answered(message={"ok": True})
+
+    async def echo(self, request: Request) -> Answered:
+        if b"bad" in request.body:
+            raise InvalidRequest.at("body", "it is bad")
+        return Answered(message={"size": len(request.body)})
+
+    async def wait(self, _request: Request) -> Answered:
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        raise AssertionError("nobody ends the wait")
+
+    async def grant(self, _request: Request) -> Response:
+        self.asked.set()
+        await self.go.wait()
+        return Response(
+            status=200,
+            body=b"x" * 1000,
+            content_type="text/plain",
+            undelivered=self.undelivered.set,
+        )
+
+    async def broken(self, _request: Request) -> Answered:
+        raise RuntimeError("a defect")
+
+
+class Served:
+    def __init__(self) -> None:
+        self.desk = Desk()
+        (self.port,) = free_ports(1)
+        forwarder = Forwarder(lambda: None, "http://here")
+        application = Application(self.desk.routes(), serving=lambda: True, forwarder=forwarder)
+        self.server = HttpServer(application, LOOPBACK, self.port)
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(LOOPBACK, self.port)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        await asyncio.gather(
+            *(writer.wait_closed() for writer in self._writers), return_exceptions=True
+        )
+        await self.server.stop()
+
+
+@pytest_asyncio.fixture
+async def served() -> AsyncIterator[Served]:
+    served = Served()
+    served.server.bind()
+    await served.server.start()
+    yield served
+    await served.close()
+
+
+async def soon(event: asyncio.Event) -> None:
+    await asyncio.wait_for(event.wait(), LIMIT_S)
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    status = int((await asyncio.wait_for(reader.readline(), LIMIT_S)).split()[1])
+    length = 0
+    while (line := await reader.readline()) != b"\r\n":
+        if line.lower().startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    return status, await reader.readexactly(length)
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+
+
+def post(body: bytes) -> bytes:
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+async def test_a_connection_serves_on_after_errors(served: Served) -> None:
+    reader, writer = await served.connect()
+    for request, status in [
+        (get("/ok"), 200),
+        (get("/nowhere"), 404),
+        (post(b'"bad"'), 400),
+        (get("/broken"), 500),
+        (post(b'"good"'), 200),
+    ]:
+        writer.write(request)
+        assert (await answer(reader))[0] == status
+    writer.close()
+
+
+async def test_requests_in_one_packet_are_answered_in_order(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(post(b"1") + post(b"22") + get("/ok"))
+    bodies = [(await answer(reader))[1] for _ in range(3)]
+    assert bodies == [b'{"size":1}', b'{"size":2}', b'{"ok":true}']
+    writer.close()
+
+
+async def test_what_is_not_http_is_refused(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+    assert (await answer(reader))[0] == 400
+    assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
+    writer.close()
+
+
+async def test_a_head_that_drips_is_cut_off(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "HEADER_DEADLINE_S", 0.05)
+    reader, writer = await served.connect()
+
+    writer.write(b"GET /ok HTTP/1.1\r\nX: ")
+
+    async def drip() -> None:
+        while True:
+            writer.write(b"x")
+            await asyncio.sleep(0.005)
+
+    dripping = asyncio.ensure_future(drip())
+    assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
+    dripping.cancel()
+    writer.close()
+
+
+async def test_an_idle_connection_is_not_cut_off(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "HEADER_DEADLINE_S", 0.01)
+    reader, writer = await served.connect()
+    for _ in range(3):
+        writer.write(get("/ok"))
+        assert (await answer(reader))[0] == 200
+        await asyncio.sleep(0.03)
+    writer.close()
+
+
+async def test_a_body_that_drips_is_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "BODY_DEADLINE_S", 0.05)
+    reader, writer = await served.connect()
+    writer.write(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nonly this")
+    status, body = await answer(reader)
+    assert status == 400
+    assert b'"field":"body"' in body
+    writer.close()
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_a_client_that_leaves_cancels_its_request(served: Served, how: str) -> None:
+    _, writer = await served.connect()
+    writer.write(get("/wait"))
+    await soon(served.desk.asked)
+    leave(writer, how)
+    await soon(served.desk.cancelled)
+    assert await served.server.wait_idle(LIMIT_S)
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_an_answer_to_nobody_is_undelivered(served: Served, how: str) -> None:
+    """The client leaves in the moment of the answer: before its end of the connection is seen."""
+    _, writer = await served.connect()
+    writer.write(get("/grant"))
+    await soon(served.desk.asked)
+    served.desk.go.set()
+    leave(writer, how)
+    await soon(served.desk.undelivered)
+
+
+async def test_an_answer_that_was_read_is_delivered(served: Served) -> None:
+    served.desk.go.set()
+    reader, writer = await served.connect()
+    writer.write(get("/grant"))
+    assert await answer(reader) == (200, b"x" * 1000)
+    writer.close()
+    await writer.wait_closed()
+    # Another connection's exchange comes after the end of the first has been seen.
+    reader, writer = await served.connect()
+    writer.write(get("/ok"))
+    await answer(reader)
+    assert await served.server.wait_idle(LIMIT_S)
+    assert not served.desk.undelivered.is_set()
+    writer.close()
+
+
+def leave(writer: asyncio.StreamWriter, how: str) -> None:
+    raw: Any = writer.get_extra_info("socket")
+    if how == "reset":
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+    else:
+        writer.close()
+
+
+async def test_an_address_in_use_is_an_error_at_once(served: Served) -> None:
+    other = HttpServer(served.server._application, LOOPBACK, served.port)
+    with pytest.raises(OSError, match="in use"):
+        other.bind()
+
+
+async def test_connections_are_limited_in_heads(served: Served) -> None:
+    reader, writer = await served.connect()
+    head = b"GET /ok HTTP/1.1\r\nHost: x\r\n"
+    writer.write(head + b"".join(b"X-%d: 1\r\n" % n for n in range(200)) + b"\r\n")
+    status, _ = await answer(reader)
+    assert status in (400, 431)
+    writer.close()
