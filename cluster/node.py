@@ -31,7 +31,9 @@ from timeball.cluster.http.services import Services
 from timeball.cluster.metrics import Metrics
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.consensus import Consensus
+from timeball.cluster.raft.disk import Disk
 from timeball.cluster.raft.interface import Applied, Observer
+from timeball.cluster.raft.network import Network
 from timeball.cluster.raft.settings import CommitSettings, RaftSettings
 from timeball.cluster.settings import Address, ConfigError, Settings
 from timeball.cluster.state import operations
@@ -60,8 +62,13 @@ class Node(Observer):
         wall_clock_ms: Callable[[], int],
         clock: Callable[[], float],
         rng: random.Random,
+        network: Network | None = None,
+        disk: Disk | None = None,
     ) -> None:
-        """Build every part; nothing is opened before `start`. Raises ConfigError."""
+        """Build every part; nothing is opened before `start`. Raises ConfigError.
+
+        Without `network` and `disk` the members speak TCP and write to the real disk.
+        """
         self.settings = settings
         self.me = settings.node(name)
         self.wall_clock_ms = wall_clock_ms
@@ -80,6 +87,8 @@ class Node(Observer):
             RaftSettings(cluster=settings.name),
             clock=clock,
             rng=rng,
+            network=network,
+            disk=disk,
         )
         self.commit = GroupCommit(
             self.consensus,

@@ -383,3 +383,20 @@ async def test_metrics_name_what_happened(
         "timeball_raft_snapshot_bytes",
     ):
         assert name in text, name
+
+
+async def test_labels_of_metrics_are_bounded(
+    shared_cluster: LocalCluster, session: aiohttp.ClientSession
+) -> None:
+    leader, _ = await roles(shared_cluster)
+    later = {"type": "after", "delay_ms": 3_600_000}
+    jobs = [{"queue": f"label-{number:03}", "schedule": later} for number in range(150)]
+    _, created = await call(session, "POST", f"{leader}/v1/jobs/batch", {"jobs": jobs})
+    async with session.get(f"{leader}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    labelled = [line for line in lines if line.startswith("timeball_scheduled_executions{")]
+    assert len(labelled) == 101
+    (other,) = [line for line in labelled if 'queue="(other)"' in line]
+    assert float(other.split()[-1]) >= 50
+    for result in created["results"]:
+        await call(session, "DELETE", f"{leader}/v1/jobs/{result['job_id']}")

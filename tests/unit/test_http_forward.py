@@ -1,0 +1,199 @@
+"""Passing requests on: what comes back, and what each loss is called."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from timeball.client import messages
+from timeball.client.errors import OutcomeUnknown, Unavailable
+from timeball.cluster.http.application import Application
+from timeball.cluster.http.exchange import Answered, Request
+from timeball.cluster.http.forward import Forwarder
+from timeball.cluster.http.routes import Route
+from timeball.cluster.localcluster import LOOPBACK, free_ports
+from timeball.cluster.raft.errors import NotLeader
+
+LIMIT_S = 20.0
+ME = "http://me"
+Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Leader:
+    """Another node, as far as bytes show it."""
+
+    def __init__(self) -> None:
+        (self.port,) = free_ports(1)
+        self.url: str | None = f"http://{LOOPBACK}:{self.port}"
+        self.heads: list[bytes] = []
+        self.gone = asyncio.Event()
+        self.answer: bytes | None = None
+        """None: close the connection after the request; empty: never answer."""
+        self.asked = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await self._request(reader):
+                self.heads.append(head)
+                self.asked.set()
+                if self.answer is None:
+                    return
+                writer.write(self.answer)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+        finally:
+            self.gone.set()
+            writer.close()
+
+    async def _request(self, reader: asyncio.StreamReader) -> bytes:
+        head = await reader.readuntil(b"\r\n\r\n")
+        for line in head.split(b"\r\n"):
+            if line.lower().startswith(b"content-length:"):
+                await reader.readexactly(int(line.split(b":")[1]))
+        return head
+
+
+@pytest_asyncio.fixture
+async def leader() -> AsyncIterator[Leader]:
+    leader = Leader()
+    server = await asyncio.start_server(leader.serve, LOOPBACK, leader.port)
+    yield leader
+    server.close()
+    await server.wait_closed()
+
+
+@pytest_asyncio.fixture
+async def forwarder(leader: Leader) -> AsyncIterator[Forwarder]:
+    forwarder = Forwarder(lambda: leader.url, ME)
+    await forwarder.start()
+    yield forwarder
+    await forwarder.stop()
+
+
+def request(path: str = "/v1/jobs", **headers: str) -> Request:
+    return Request(method="POST", path=path, headers=headers, body=b"{}", body_form="json")
+
+
+def answered(status: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+async def test_the_answer_comes_back_as_it_is(leader: Leader, forwarder: Forwarder) -> None:
+    leader.answer = answered(
+        "201 Created", b"\xc0", "Location: /v1/jobs/7", "Content-Type: application/msgpack"
+    )
+    sent = request("/v1/jobs/a%2Fb", **{"idempotency-key": "k", "cookie": "c"})
+    sent.query = "digest=true"
+    response = await forwarder.forward(sent, write=True)
+    assert (response.status, response.body) == (201, b"\xc0")
+    assert response.content_type == "application/msgpack"
+    assert response.headers["Location"] == "/v1/jobs/7"
+    head = leader.heads[0].lower()
+    assert head.startswith(b"post /v1/jobs/a%2fb?digest=true http/1.1\r\n")
+    assert b"timeball-hops: 1" in head
+    assert b"idempotency-key: k" in head
+    assert b"cookie" not in head
+
+
+async def test_an_answer_that_is_lost_leaves_a_write_unknown(
+    leader: Leader, forwarder: Forwarder
+) -> None:
+    with pytest.raises(OutcomeUnknown):
+        await forwarder.forward(request(), write=True)
+    with pytest.raises(Unavailable):
+        await forwarder.forward(request(), write=False)
+    assert len(leader.heads) == 2, "a lost write is never sent twice by the node"
+
+
+async def test_without_a_leader_nothing_is_sent(leader: Leader, forwarder: Forwarder) -> None:
+    for url in (None, ME, f"http://{LOOPBACK}:{free_ports(1)[0]}"):
+        leader.url = url
+        with pytest.raises(Unavailable) as caught:
+            await forwarder.forward(request(), write=True)
+        assert caught.value.outcome == "not_applied"
+        assert caught.value.retry_after_ms > 0
+    assert not leader.heads
+
+
+async def test_a_client_that_leaves_is_seen_by_the_leader(
+    leader: Leader, forwarder: Forwarder
+) -> None:
+    leader.answer = b""
+    forwarding = asyncio.ensure_future(forwarder.forward(request(), write=True))
+    await asyncio.wait_for(leader.asked.wait(), LIMIT_S)
+    forwarding.cancel()
+    await asyncio.wait_for(leader.gone.wait(), LIMIT_S)
+
+
+def claim() -> Request:
+    body = msgspec.json.encode(messages.Claim(worker="w", request_id="a b/c"))
+    return Request(method="POST", path="/v1/claims", body=body, body_form="json")
+
+
+async def heads(leader: Leader, count: int) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while len(leader.heads) < count:
+            leader.asked.clear()
+            await leader.asked.wait()
+
+
+async def test_the_claim_of_a_client_that_leaves_is_withdrawn(
+    leader: Leader, forwarder: Forwarder
+) -> None:
+    leader.answer = b""
+    claiming = asyncio.ensure_future(forwarder.forward(claim(), write=True))
+    await heads(leader, 1)
+    claiming.cancel()
+    await heads(leader, 2)
+    assert leader.heads[1].startswith(b"POST /v1/claims/a%20b%2Fc/withdraw HTTP/1.1\r\n")
+
+
+async def test_an_answer_to_a_claim_that_is_undelivered_is_withdrawn(
+    leader: Leader, forwarder: Forwarder
+) -> None:
+    leader.answer = answered("200 OK", b"{}")
+    response = await forwarder.forward(claim(), write=True)
+    assert response.undelivered is not None
+    response.undelivered()
+    await heads(leader, 2)
+    assert b"/withdraw HTTP/1.1" in leader.heads[1]
+
+
+async def test_a_stopping_node_sends_long_polls_away(leader: Leader, forwarder: Forwarder) -> None:
+    leader.answer = b""
+    claiming = asyncio.ensure_future(forwarder.forward(claim(), write=True))
+    await heads(leader, 1)
+    forwarder.end_claims()
+    with pytest.raises(Unavailable):
+        await claiming
+    with pytest.raises(Unavailable):
+        await forwarder.forward(claim(), write=True)
+
+
+@pytest.mark.parametrize("serving", [True, False])
+async def test_a_forwarded_request_is_never_forwarded_again(
+    leader: Leader, forwarder: Forwarder, serving: bool
+) -> None:
+    leader.answer = answered("200 OK", b"{}", "Content-Type: application/json")
+
+    async def not_leading(_request: Request) -> Answered:
+        raise NotLeader("b")
+
+    route = Route(method="POST", pattern="/v1/jobs", handler=not_leading, leader=True)
+    application = Application([route], serving=lambda: serving, forwarder=forwarder)
+    first = request(**{"content-type": "application/json"})
+    assert (await application.handle(first)).status == 200
+    again = request(**{"content-type": "application/json", "timeball-hops": "1"})
+    response = await application.handle(again)
+    assert response.status == 503
+    problem = msgspec.json.decode(response.body, type=messages.Problem)
+    assert problem.type == "urn:timeball:problem:no-leader"
+    assert problem.leader == leader.url
+    assert response.headers["Retry-After"] == "1"
+    assert len(leader.heads) == 1
