@@ -430,7 +430,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         term = self.log.term_at(index)
         assert term is not None
         started = self.clock()
-        self.flush()  # the journal never ends before the snapshot that is built on it
+        self.flush()  # the journal can stand in for the snapshot, should that get damaged
         try:
             size = self.storage.take_snapshot(Position(index, term), self.machine.dump())
         except OSError as error:

@@ -26,6 +26,7 @@ from timeball.cluster.raft.messages import (
     VoteReply,
     VoteRequest,
 )
+from timeball.cluster.raft.settings import RaftSettings
 
 METADATA = Path("/data/metadata")
 
@@ -476,6 +477,21 @@ async def test_f11c_an_older_snapshot_is_never_installed_over_newer_state():
 
 
 @virtual
+async def test_f11c_an_older_snapshot_is_refused_even_when_the_log_has_forgotten_its_place():
+    raw, index, term = await _snapshot_file(30)
+    puppet = await Puppet.start(snapshot_entries=index + 20, trailing_entries=1)
+    entries = [(1, b"%d" % n) for n in range(index + 20)]
+    puppet.follow(*entries, commit=index + 20, complete=index + 20)
+    await puppet.settle()
+    assert puppet.node.engine.log.base_index > index
+    puppet.heard()
+    puppet.say("b", SnapshotChunk(1, index, term, len(raw), 0, raw))
+    assert puppet.heard(SnapshotReply) == [SnapshotReply(1, index, len(raw), installed=True)]
+    assert puppet.consensus.halted is None
+    assert puppet.consensus.applied_index == index + 20
+
+
+@virtual
 async def test_f11c_a_snapshot_that_the_log_covers_cuts_no_acknowledged_entry():
     raw, index, term = await _snapshot_file(30)
     puppet = await Puppet.start()
@@ -735,11 +751,57 @@ async def test_raft16_an_emptied_node_does_not_vote_until_it_has_caught_up():
 
 
 @virtual
+async def test_raft16_a_new_leader_has_a_past_and_so_has_who_followed_it():
+    puppet = await Puppet.start()
+    await puppet.lead()
+    puppet.cluster.kill("a", power_lost=True)
+    await puppet.restart()
+    puppet.say("b", PreVoteRequest(1, 9, 9, caught_up=False))
+    assert puppet.heard(PreVoteReply, "b") == [PreVoteReply(1, 1, granted=False)]
+    follower = await Puppet.start()
+    follower.follow((1, b"1"), complete=2)
+    await follower.settle()
+    assert not follower.node.engine.caught_up
+    follower.follow((1, b"2"), prev=(1, 1), complete=2)
+    await follower.settle()
+    follower.cluster.kill("a", power_lost=True)
+    await follower.restart()
+    assert follower.node.engine.caught_up
+
+
+@virtual
 async def test_two_leaders_of_one_term_stop_the_node():
     puppet = await Puppet.start()
     term = await puppet.lead()
     puppet.follow(term=term)
     assert "both lead" in puppet.consensus.halted
+
+
+@virtual
+async def test_a_broken_connection_to_the_leader_shortens_the_wait():
+    puppet = await Puppet.start()
+    puppet.follow((1, b"1"))
+    await puppet.settle()
+    puppet.node.endpoint.receiver.on_disconnected("c")
+    assert puppet.consensus.leader == "b"
+    puppet.node.endpoint.receiver.on_disconnected("b")
+    assert puppet.consensus.leader is None
+    await asyncio.sleep(RaftSettings().broken_link_max_s + 0.03)
+    assert puppet.heard(PreVoteRequest)
+
+
+@virtual
+async def test_the_journal_holds_all_that_a_snapshot_covers():
+    """So the journal can stand in for a damaged snapshot."""
+    puppet = await Puppet.start(snapshot_entries=5)
+    term = await puppet.lead()
+    puppet.say("b", AppendReply(term, True, 1))
+    last = [puppet.consensus.append(b"%d" % n) for n in range(10)][-1]
+    for peer in "bc":
+        puppet.say(peer, AppendReply(term, True, last))
+    storage = puppet.node.engine.storage
+    assert storage.position.index == last
+    assert storage.journal.durable_index == last
 
 
 @virtual
