@@ -8,18 +8,19 @@ what is a distribution is observed as it happens. Labels are bounded: queues bey
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import Instruments
-
-if TYPE_CHECKING:
-    from timeball.cluster.node import Node
+from timeball.cluster.raft.commit import GroupCommit
+from timeball.cluster.raft.consensus import Consensus
+from timeball.cluster.state.machine import StateMachine
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +58,38 @@ _QUEUE_TEXTS = {
 }
 
 
+class Measured(Protocol):
+    """The node, as far as it is read when it is scraped."""
+
+    @property
+    def consensus(self) -> Consensus: ...
+
+    @property
+    def commit(self) -> GroupCommit: ...
+
+    @property
+    def state(self) -> StateMachine: ...
+
+    @property
+    def dispatcher(self) -> Dispatcher: ...
+
+    @property
+    def serving(self) -> bool: ...
+
+    @property
+    def open_requests(self) -> int: ...
+
+    @property
+    def answers(self) -> Mapping[tuple[str, str, int], int]:
+        """Answers given, by method, route and status."""
+
+    def wall_clock_ms(self) -> int: ...
+
+
 class Metrics:
     """What one node measures."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Measured) -> None:
         self.registry = CollectorRegistry()
         self.fire_lag_s = Histogram(
             "timeball_fire_lag_seconds",
@@ -154,7 +183,7 @@ class DispatchInstruments(Instruments):
 class _NodeCollector(Collector):
     """Reads a node when it is scraped."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Measured) -> None:
         self._node = node
 
     def describe(self) -> Iterable[Metric]:
@@ -256,11 +285,11 @@ class _NodeCollector(Collector):
         answered = CounterMetricFamily(
             "timeball_http_requests", "Answers given", labels=("method", "route", "status")
         )
-        for (method, route, status), count in self._node.application.requests.items():
+        for (method, route, status), count in self._node.answers.items():
             answered.add_metric((method, route, str(status)), float(count))
         yield answered
         yield GaugeMetricFamily(
             "timeball_http_open_requests",
             "Requests that are being answered",
-            value=float(self._node.http.open_requests),
+            value=float(self._node.open_requests),
         )

@@ -15,7 +15,7 @@ import errno
 import gc
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from timeball.cluster.dispatch.dispatcher import Dispatcher
@@ -245,6 +245,18 @@ class Node(Observer):
     def _leader_url(self) -> str | None:
         leader = None if self._stopping else self.consensus.leader
         return None if leader is None else self.settings.node(leader).http_url
+
+    # --- measured ----------------------------------------------------------------------------
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that are being answered."""
+        return self.http.open_requests
+
+    @property
+    def answers(self) -> Mapping[tuple[str, str, int], int]:
+        """Answers given, by method, route and status."""
+        return self.application.answers
 
     # --- parts -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from timeball.client.errors import NotAcceptable, TimeballError, Unavailable
 from timeball.cluster.dispatch.errors import NotServing
 from timeball.cluster.http.codec import CONTENT_TYPES, answer_form, body_form, encode
-from timeball.cluster.http.exchange import HOPS, Answered, Form, Request, Response
+from timeball.cluster.http.exchange import HOPS, Form, Request, Response
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.problems import RETRY_MS, as_timeball_error, problem_response
 from timeball.cluster.http.routes import Route, Router
@@ -27,8 +27,8 @@ class Application:
         self._router = Router(routes)
         self._serving = serving
         self._forwarder = forwarder
-        self.requests: dict[tuple[str, str, int], int] = {}
-        """Answers given, by method, route pattern and status."""
+        self.answers: dict[tuple[str, str, int], int] = {}
+        """How many answers were given, by method, route pattern and status."""
 
     async def handle(self, request: Request) -> Response:
         """Answer one request; raises nothing but cancellation."""
@@ -78,7 +78,7 @@ class Application:
 
     def _count(self, method: str, pattern: str, status: int) -> None:
         key = (method, pattern, status)
-        self.requests[key] = self.requests.get(key, 0) + 1
+        self.answers[key] = self.answers.get(key, 0) + 1
 
 
 def _negotiate(request: Request, *, plain: bool) -> None:
@@ -102,6 +102,3 @@ def _accepted_form(request: Request) -> Form:
         return answer_form(request.headers.get("accept", ""), default)
     except NotAcceptable:
         return default
-
-
-__all__ = ["Answered", "Application"]

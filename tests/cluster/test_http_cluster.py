@@ -360,6 +360,10 @@ async def test_metrics_name_what_happened(
     shared_cluster: LocalCluster, session: aiohttp.ClientSession
 ) -> None:
     leader, _ = await roles(shared_cluster)
+    for _ in range(2):
+        _, created = await call(session, "POST", f"{leader}/v1/jobs", {"queue": "measured"})
+    claim = {"queue": "measured", "worker": "w", "wait_ms": 5000}
+    await call(session, "POST", f"{leader}/v1/claims", claim)
     async with session.get(f"{leader}/metrics", headers={"Accept": "text/plain"}) as answer:
         assert answer.status == 200
         text = await answer.text()
