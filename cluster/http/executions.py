@@ -13,6 +13,7 @@ from timeball.client.errors import Conflict, LeaseLost, NotFound, TimeballError
 from timeball.cluster.http.codec import BodyDecoder, pack_value
 from timeball.cluster.http.exchange import Answered, Handler, Request
 from timeball.cluster.http.paging import (
+    fitting,
     read_choice,
     read_cursor,
     read_job,
@@ -167,6 +168,10 @@ class Executions:
             found, following = page.items, page.next_after
         else:
             found, following = self._of_job(job_id, queue, state, after, limit)
+        whole = len(found)
+        found = found[: fitting(len(execution.result) for execution in found)]
+        if len(found) < whole:
+            following = (found[-1].job.id, found[-1].nominal_ms)
         if state is not None:
             # `retry` and `scheduled` are one state in the log and two for people.
             found = [execution for execution in found if execution_state(execution) == state]

@@ -17,6 +17,7 @@ from timeball.cluster.http.exchange import (
 )
 from timeball.cluster.http.instants import render_instant
 from timeball.cluster.http.paging import (
+    fitting,
     read_choice,
     read_cursor,
     read_limit,
@@ -165,14 +166,16 @@ class Jobs:
             queue=queue,
             state=JOB_STATES[state] if state else None,
         )
+        jobs = page.items[: fitting(len(job.payload) for job in page.items)]
+        following = page.next_after if len(jobs) == len(page.items) else jobs[-1].id
         now_ms = services.wall_clock_ms()
         views = [
             job_view(
                 job, list(services.state.executions_of(job)), request.answer_form, now_ms, fires=0
             )
-            for job in page.items
+            for job in jobs
         ]
-        cursor = None if page.next_after is None else write_cursor("jobs", (page.next_after,))
+        cursor = None if following is None else write_cursor("jobs", (following,))
         return Answered(
             message=messages.JobList(
                 jobs=views, cursor=cursor, applied_index=services.state.applied_index

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -16,6 +16,8 @@ from timeball.client.messages import MAX_BATCH, decode_job_id
 DEFAULT_LIMIT = 100
 MAX_PARAMETERS = 10
 MAX_CURSOR = 100
+MAX_PAGE_BYTES = 2 * 1024 * 1024
+"""A page ends before its payloads or results exceed this, however many were asked for."""
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 Position = tuple[int, ...]
@@ -86,6 +88,17 @@ def read_choice(parameters: dict[str, str], name: str, choices: Collection[str])
     if value is None or value in choices:
         return value
     raise InvalidRequest.at(name, f"expected one of {', '.join(choices)}, got {value[:50]!r}")
+
+
+def fitting(sizes: Iterable[int]) -> int:
+    """How many items, from the first, fit into a page; at least one if there is any."""
+    count = total = 0
+    for size in sizes:
+        total += size
+        if count and total > MAX_PAGE_BYTES:
+            break
+        count += 1
+    return count
 
 
 def write_cursor(kind: str, position: Position) -> str:

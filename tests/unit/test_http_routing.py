@@ -104,6 +104,14 @@ def test_parameters_that_name_things() -> None:
         paging.read_choice({"state": "c"}, "state", ("a", "b"))
 
 
+def test_a_page_is_bounded_by_bytes_and_holds_at_least_one() -> None:
+    most = paging.MAX_PAGE_BYTES
+    assert paging.fitting([]) == 0
+    assert paging.fitting([most + 1, 1]) == 1
+    assert paging.fitting([most // 2, most // 2, 1]) == 2
+    assert paging.fitting([1] * 1000) == 1000
+
+
 @given(st.lists(st.integers(0, 2**53), min_size=2, max_size=2))
 def test_a_cursor_leads_back(position: list[int]) -> None:
     text = paging.write_cursor("dead", tuple(position))
