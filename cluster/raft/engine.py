@@ -272,7 +272,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         """Whether a leader is alive as far as this node can tell: others must not unseat it."""
         now = self.clock()
         if self.leadership is not None:
-            return self.leadership.has_quorum(now) and not self.handing_over
+            return self.leadership.has_quorum(now)
         return self.timer.hears_leader(now)
 
     # Turns.

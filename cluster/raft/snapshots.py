@@ -205,7 +205,6 @@ class SnapshotStore:
 
     def _publish(self, path: Path, index: int) -> None:
         self._disk.replace(path, self._path(index))
-        self._disk.sync_directory(self._directory)
         for old in self._indexes()[_KEPT:]:
             self._disk.remove(self._path(old))
         self._disk.sync_directory(self._directory)

@@ -231,7 +231,9 @@ class SimDisk:
 
     def crash(self, rng: random.Random) -> None:
         """Lose power."""
-        self.files = dict(rng.choice([self.files, self.durable]))
+        names = sorted({*self.files, *self.durable})
+        chosen = {path: rng.choice([self.files, self.durable]).get(path) for path in names}
+        self.files = {path: data for path, data in chosen.items() if data is not None}
         for data in self.files.values():
             survivor = bytes(data.written)
             if survivor[: len(data.synced)] == data.synced:
