@@ -13,7 +13,7 @@ from timeball.cluster.raft.entry import Entry
 from timeball.cluster.raft.errors import Damaged, Misconfigured
 from timeball.cluster.raft.metadata import cluster_id
 from timeball.cluster.raft.settings import RaftSettings
-from timeball.cluster.raft.snapshots import Position
+from timeball.cluster.raft.snapshots import Position, SnapshotStore
 from timeball.cluster.raft.storage import Storage
 
 DIR = Path("/data")
@@ -155,6 +155,24 @@ def test_no_crash_while_a_new_directory_is_made_prevents_the_next_start():
         storage.journal.sync()
 
     crash_at_every_change(prepare, check)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_stored_or_received_snapshot_is_durable_on_return(seed: int):
+    disk = SimDisk()
+    store = SnapshotStore(disk, DIR)
+    store.write(Position(7, 1), [b"state"])
+    raw = bytes(disk.files[newest_snapshot(disk)].written)
+    disk.crash(random.Random(seed))
+    assert store.newest().position == Position(7, 1)
+    disk = SimDisk()
+    store = SnapshotStore(disk, DIR)
+    store.incoming_start()
+    store.incoming_append(raw)
+    store.incoming_verify()
+    store.incoming_publish(7)
+    disk.crash(random.Random(seed))
+    assert list(store.newest().chunks()) == [b"state"]
 
 
 def newest_snapshot(disk: SimDisk) -> Path:
