@@ -158,10 +158,10 @@ class Forwarder:
 
     async def _withdraw(self, url: str, claim: Request) -> None:
         """Have the leader release what the claim was granted; the lease bounds what fails here."""
-        body = _claims.decode(claim.body, claim.body_form)
-        request_id = body.request_id or claim.headers[REQUEST_ID]
-        path = f"/v1/claims/{quote(request_id, safe='')}/withdraw"
         try:
+            body = _claims.decode(claim.body, claim.body_form)
+            request_id = body.request_id or claim.headers[REQUEST_ID]
+            path = f"/v1/claims/{quote(request_id, safe='')}/withdraw"
             await self._send(url, Request(method="POST", path=path), write=True)
         except TimeballError as error:
             _log.info("a claim could not be withdrawn and is left to its lease: %s", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
@@ -152,6 +153,20 @@ async def test_the_claim_of_a_client_that_leaves_is_withdrawn(
     claiming.cancel()
     await heads(leader, 2)
     assert leader.heads[1].startswith(b"POST /v1/claims/a%20b%2Fc/withdraw HTTP/1.1\r\n")
+
+
+async def test_a_malformed_claim_of_a_client_that_leaves_has_nothing_to_withdraw(
+    leader: Leader, forwarder: Forwarder, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader.answer = b""
+    with caplog.at_level(logging.INFO):
+        claiming = asyncio.ensure_future(forwarder.forward(request("/v1/claims"), write=True))
+        await heads(leader, 1)
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        await asyncio.sleep(0)
+    assert "could not be withdrawn" in caplog.text
+    assert len(leader.heads) == 1
 
 
 async def test_an_answer_to_a_claim_that_is_undelivered_is_withdrawn(
