@@ -10,11 +10,13 @@ from timeball.cluster.dispatch.claims import ClaimRequest
 from timeball.cluster.dispatch.errors import TooManyClaims
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.exchange import REQUEST_ID, Answered, Request, read_header
+from timeball.cluster.http.executions import answer_report
 from timeball.cluster.http.paging import read_query
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services
 from timeball.cluster.http.views import delivery
 from timeball.cluster.state import operations
+from timeball.cluster.state.verdicts import Verdict
 
 FULL_RETRY_MS = 1_000
 _claim = BodyDecoder(messages.Claim)
@@ -80,10 +82,9 @@ class Claims:
         """
         read_query(request.query, ())
         held = self._services.state.remembered_claim(request.parameters["request_id"]) or ()
-        if held:
-            await self._services.propose(operations.Release(list(held)))
+        verdicts = await self._services.propose(operations.Release(list(held))) if held else ()
         results = [
-            messages.Report(messages.encode_execution_id(job, nominal_ms), "accepted", 200)
-            for job, nominal_ms, _ in held
+            answer_report(messages.encode_execution_id(job, nominal_ms), Verdict(verdict))
+            for (job, nominal_ms, _), verdict in zip(held, verdicts, strict=True)
         ]
         return Answered(message=messages.Reports(results=results))

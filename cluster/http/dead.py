@@ -7,7 +7,7 @@ from typing import Any
 from timeball.client import messages
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.exchange import Answered, Request
-from timeball.cluster.http.executions import list_answer
+from timeball.cluster.http.executions import MAX_ID_SHOWN, list_answer, that_fit
 from timeball.cluster.http.paging import (
     read_cursor,
     read_limit,
@@ -53,8 +53,11 @@ class DeadLetters:
         page = services.state.list_dead(
             after=(position[0], position[1]) if position else None, limit=limit, queue=queue
         )
-        cursor = None if page.next_after is None else write_cursor("dead", page.next_after)
-        return list_answer(services, request, page.items, cursor)
+        found, following = that_fit(page.items), page.next_after
+        if len(found) < len(page.items):
+            following = (found[-1].finished_ms, found[-1].token)
+        cursor = None if following is None else write_cursor("dead", following)
+        return list_answer(services, request, found, cursor)
 
     async def replay(self, request: Request) -> Answered:
         """Give dead executions a new attempt budget."""
@@ -83,10 +86,11 @@ class DeadLetters:
 
 
 def _replayed(text: str, verdict: Verdict) -> messages.Replayed:
+    shown = text[:MAX_ID_SHOWN]
     match verdict:
         case Verdict.ACCEPTED:
-            return messages.Replayed(text[:64], "replayed")
+            return messages.Replayed(shown, "replayed")
         case Verdict.UNKNOWN:
-            return messages.Replayed(text[:64], "unknown")
-        case _:
-            return messages.Replayed(text[:64], "not_dead")
+            return messages.Replayed(shown, "unknown")
+        case _:  # not dead, or its job has been cancelled
+            return messages.Replayed(shown, "not_dead")

@@ -30,6 +30,8 @@ from timeball.cluster.state.records import Execution
 from timeball.cluster.state.verdicts import Verdict
 
 MAX_OPERATION_BYTES = 256 * 1024
+MAX_ID_SHOWN = 64
+"""What an answer repeats of an execution id; no real one is longer."""
 _OVERHEAD_BYTES = 256
 _CLIPPED = " […]"
 
@@ -39,13 +41,6 @@ _VERDICTS: dict[Verdict, tuple[messages.ReportVerdict, int]] = {
     Verdict.STALE: ("stale", 409),
     Verdict.FINISHED: ("finished", 409),
     Verdict.UNKNOWN: ("unknown", 404),
-}
-_BEATS: dict[str, int] = {
-    "extended": 200,
-    "cancel_requested": 200,
-    "lost": 409,
-    "finished": 409,
-    "unknown": 404,
 }
 
 
@@ -169,7 +164,7 @@ class Executions:
         else:
             found, following = self._of_job(job_id, queue, state, after, limit)
         whole = len(found)
-        found = found[: fitting(len(execution.result) for execution in found)]
+        found = that_fit(found)
         if len(found) < whole:
             following = (found[-1].job.id, found[-1].nominal_ms)
         if state is not None:
@@ -263,7 +258,7 @@ class Executions:
             for place, verdict in zip(places, flat, strict=True):
                 verdicts[place] = Verdict(verdict)
         return [
-            messages.Report(item.execution_id[:64], *_VERDICTS[verdict])
+            answer_report(item.execution_id, verdict)
             for item, verdict in zip(items, verdicts, strict=True)
         ]
 
@@ -274,7 +269,7 @@ class Executions:
             try:
                 job, nominal_ms = messages.decode_execution_id(item.execution_id)
             except ValueError:
-                answers.append(messages.Heartbeat(item.execution_id[:64], "unknown", 0))
+                answers.append(messages.Heartbeat(item.execution_id[:MAX_ID_SHOWN], "unknown", 0))
                 continue
             beat = dispatcher.heartbeat(job, nominal_ms, item.token)
             answers.append(
@@ -311,6 +306,11 @@ def _single_handler(report: Report, single: type[Any], item: type[Any]) -> Handl
     return handle
 
 
+def answer_report(execution_id: str, verdict: Verdict) -> messages.Report:
+    """What a report came to, with the status that the single form answers with."""
+    return messages.Report(execution_id[:MAX_ID_SHOWN], *_VERDICTS[verdict])
+
+
 def _refusal(answer: messages.Report | messages.Heartbeat) -> TimeballError | None:
     match answer.verdict:
         case "stale" | "lost":
@@ -321,6 +321,17 @@ def _refusal(answer: messages.Report | messages.Heartbeat) -> TimeballError | No
             return _no_execution(answer.execution_id)
         case _:
             return None
+
+
+def that_fit(found: list[Execution]) -> list[Execution]:
+    """Those of a page, from the first, whose results and attempts' errors fit into an answer."""
+    return found[: fitting(map(_shown_size, found))]
+
+
+def _shown_size(execution: Execution) -> int:
+    attempts = execution.attempts or ()
+    errors = sum(len(attempt.error_type) + len(attempt.message) for attempt in attempts)
+    return len(execution.result) + errors
 
 
 def list_answer(
@@ -359,4 +370,4 @@ def _split(items: list[Any]) -> list[list[Any]]:
 
 
 def _no_execution(text: str) -> NotFound:
-    return NotFound.at("execution_id", f"no execution {text[:64]!r}")
+    return NotFound.at("execution_id", f"no execution {text[:MAX_ID_SHOWN]!r}")

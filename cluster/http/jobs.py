@@ -114,9 +114,7 @@ class Jobs:
             for place, job in enumerate(body.jobs)
         ]
         parts = [
-            operations.CreateJobs(
-                f"{request_id}/{number}" if request_id and number else request_id, part
-            )
+            operations.CreateJobs(_part_id(request_id, number), part)
             for number, part in enumerate(_split(jobs))
         ]
         verdicts: list[JobsCreated] = await propose_all(self._services.propose, parts)

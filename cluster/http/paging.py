@@ -17,7 +17,7 @@ DEFAULT_LIMIT = 100
 MAX_PARAMETERS = 10
 MAX_CURSOR = 100
 MAX_PAGE_BYTES = 2 * 1024 * 1024
-"""A page ends before its payloads or results exceed this, however many were asked for."""
+"""A page ends before its payloads, or results and errors, exceed this, whatever its limit."""
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 Position = tuple[int, ...]

@@ -19,9 +19,12 @@ from timeball.client.errors import (
 from timeball.client.messages import Problem
 from timeball.cluster.http import paging
 from timeball.cluster.http.exchange import Answered, Request
+from timeball.cluster.http.executions import that_fit
 from timeball.cluster.http.problems import as_timeball_error, problem_response
 from timeball.cluster.http.routes import Route, Router
 from timeball.cluster.raft import errors as consensus
+from timeball.cluster.state.operations import RetryPolicy
+from timeball.cluster.state.records import Attempt, Execution, Job, JobState
 
 
 async def nothing(_request: Request) -> Answered:
@@ -164,3 +167,17 @@ def test_a_defect_is_logged_and_tells_the_client_nothing(
     assert response.status == 500
     assert b"secret" not in response.body
     assert "RuntimeError: secret" in caplog.text
+
+
+def test_a_page_of_executions_is_bounded_with_its_results_and_errors() -> None:
+    job = Job(
+        1, "q", b"", 1, RetryPolicy(), 5, "", 0, None, JobState.ACTIVE, 1, 0, 0, "", executions={}
+    )
+    small = Execution(job, 1, 1, 1)
+    with_result = Execution(job, 1, 1, 1, result=bytes(65_536))
+    failed = Attempt(1, "w", 1, 1, error_type="e" * 100, message="m" * 1_900)
+    with_errors = Execution(job, 1, 1, 1, attempts=[failed] * 25)
+    assert that_fit([]) == []
+    assert len(that_fit([small] * 1_000)) == 1_000
+    assert len(that_fit([with_result] * 1_000)) == paging.MAX_PAGE_BYTES // 65_536
+    assert len(that_fit([with_errors] * 1_000)) == paging.MAX_PAGE_BYTES // (25 * 2_000)
