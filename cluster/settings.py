@@ -51,8 +51,9 @@ class Limits(_Table, frozen=True):
     """Cluster-wide bounds; the leader's become the cluster's when it takes office."""
 
     keep_finished: Annotated[int, Meta(ge=0, le=100_000_000)] = 10_000
-    """Finished executions kept for each outcome, beside those still younger than…"""
+    """Finished executions kept at most, succeeded and cancelled together…"""
     keep_finished_ms: Annotated[int, Meta(ge=0, le=366 * 86_400_000)] = 7 * 86_400_000
+    """… and for how long at most."""
     keep_dead: Annotated[int, Meta(ge=0, le=100_000_000)] = 10_000
     idempotency_window_ms: Annotated[int, Meta(ge=1_000, le=366 * 86_400_000)] = 86_400_000
     idempotency_keys: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from timeball.cluster.settings import ConfigError, Limits, load_settings, parse_settings
+from timeball.cluster.settings import ConfigError, Limits, Process, load_settings, parse_settings
 from timeball.cluster.state.operations import ClusterSettings
 
 PATH = Path("/etc/timeball.toml")
+EXAMPLE = Path(__file__).parents[2] / "configs" / "three-nodes.toml"
 HEAD = """
 name = "harbour"
 secret = "0123456789abcdef"
@@ -46,14 +47,21 @@ def test_defaults_are_those_of_the_replicated_state() -> None:
 
 
 def test_the_example_is_valid(tmp_path: Path) -> None:
-    example = Path(__file__).parents[2] / "configs" / "three-nodes.toml"
     (tmp_path / "secret").write_text("a secret of the whole cluster\n")
     config = tmp_path / "three-nodes.toml"
-    config.write_text(example.read_text("utf-8"), "utf-8")
+    config.write_text(EXAMPLE.read_text("utf-8"), "utf-8")
     settings = load_settings(config)
     assert settings.secret == b"a secret of the whole cluster"
     assert settings.limits == Limits()
     assert settings.data_dir("b") == Path("/var/lib/timeball/b")
+
+
+def test_the_example_explains_every_setting() -> None:
+    lines = EXAMPLE.read_text("utf-8").splitlines()
+    set_or_told = {line.removeprefix("# ").partition(" = ")[0] for line in lines if " = " in line}
+    for table in (Limits, Process):
+        assert set(table.__struct_fields__) <= set_or_told
+    assert {"name", "secret_file", "queues", "raft", "http"} <= set_or_told
 
 
 @pytest.mark.parametrize(
