@@ -166,8 +166,7 @@ class DispatchInstruments(Instruments):
         self._unused.inc(count)
 
     def timetable_parked(self, job: int, parked: int) -> None:  # noqa: ARG002
-        """A timetable failed."""
-        _log.error("the timetable of job %d failed and stands still", job)
+        """A timetable failed; the planner has logged which, and why."""
         self._parked.inc()
 
     def proposal_failed(self, kind: str, items: int) -> None:
