@@ -60,8 +60,8 @@ def body_form(content_type: str) -> Form:
     form = _FORMS.get(content_type.partition(";")[0].strip().lower())
     if form is None:
         raise UnsupportedMediaType(
-            f"{content_type[:100] or 'no content type'}: send application/json or "
-            "application/msgpack"
+            f"{repr(content_type[:100]) if content_type else 'no content type'}: "
+            "send application/json or application/msgpack"
         )
     return form
 
@@ -86,7 +86,7 @@ def answer_form(accept: str, default: Form) -> Form:
         if quality > best_quality or (quality == best_quality and form == default):
             best, best_quality = form, quality
     if best is None:
-        raise NotAcceptable(f"{accept[:100]}: accept application/json or application/msgpack")
+        raise NotAcceptable(f"{accept[:100]!r}: accept application/json or application/msgpack")
     return best
 
 

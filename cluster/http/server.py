@@ -25,6 +25,7 @@ from timeball.client.errors import (
 from timeball.client.messages import MAX_BODY_BYTES, FieldError
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.exchange import Request, Response
+from timeball.cluster.http.problems import problem_response
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +85,23 @@ class _Connection(web.RequestHandler):
         """The answer was written, which does not yet say that the client reads it."""
         self._undelivered = undelivered
         self._answered_at = asyncio.get_running_loop().time()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no request, as far as aiohttp can tell, with a problem document.
+
+        A stranger's bytes are no defect of the node, so its log stays silent about them.
+        """
+        if status >= 500 or request.writer.output_size:
+            return super().handle_error(request, status, exc, message)
+        detail = (message or "it cannot be parsed").partition("\n")[0]
+        refusal = InvalidRequest.at("request", detail.rstrip(":"))
+        return _reply(problem_response(refusal, "json"), close=True)
 
     def _was_reset(self, exc: BaseException | None) -> bool:
         """Whether the client had closed its end before it could read what was just written.
@@ -242,7 +260,7 @@ async def _read_body(message: web.BaseRequest) -> bytes:
         raise _too_large()
     encoding = message.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding != "identity":
-        raise UnsupportedMediaType(f"Content-Encoding {encoding[:50]}: send the body as it is")
+        raise UnsupportedMediaType(f"Content-Encoding {encoding[:50]!r}: send the body as it is")
     if message.headers.get("Expect", "").lower() == "100-continue":
         await message.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         message.writer.output_size = 0

@@ -8,10 +8,12 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from timeball.client.errors import InvalidRequest
+from timeball.client.messages import Problem
 from timeball.cluster.http import server as server_module
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.exchange import Answered, Request, Response
@@ -148,11 +150,44 @@ async def test_requests_in_one_packet_are_answered_in_order(served: Served) -> N
     writer.close()
 
 
-async def test_what_is_not_http_is_refused(served: Served) -> None:
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x16\x03\x01 this is no HTTP\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /ok HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_is_refused_by_a_problem(
+    served: Served, raw: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     reader, writer = await served.connect()
-    writer.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
-    assert (await answer(reader))[0] == 400
+    writer.write(get("/ok"))
+    await answer(reader)
+    writer.write(raw)
+    status, body = await answer(reader)
+    assert status == 400
+    assert msgspec.json.decode(body, type=Problem).errors[0].field == "request"
     assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
+    assert not caplog.records, "what strangers send is no defect of the node"
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "status"), [("Accept", 406), ("Content-Type", 415), ("Content-Encoding", 415)]
+)
+async def test_a_header_that_is_no_text_is_refused(
+    served: Served, header: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await served.connect()
+    head = f"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n{header}: ".encode()
+    if header != "Content-Type":
+        head = head.replace(b"\r\n", b"\r\nContent-Type: application/json\r\n", 1)
+    writer.write(head + b"\xff\xfe\r\n\r\n1")
+    found, body = await answer(reader)
+    assert found == msgspec.json.decode(body, type=Problem).status == status
+    assert not caplog.records
     writer.close()
 
 
