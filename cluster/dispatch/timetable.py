@@ -36,6 +36,8 @@ LAST_UNTIL_MS: Final = 253_402_300_799_999
 CATCH_UP_RULES: Final = ("none", "one", "all")
 
 _LONGEST_CHANGE_S: Final = 3 * 3600
+_FARTHEST_SHIFT_S: Final = 2 * 86_400
+"""More than two clocks anywhere, or one clock at two times, can differ in offset from UTC."""
 
 
 def validate(timetable: Every | Cron) -> None:
@@ -139,7 +141,11 @@ def _first_of_cron(timetable: Cron, after_ms: int) -> int | None:
             return None
         if wall - stretch.offset_s < stretch.end_s:
             return (wall - stretch.offset_s) * 1000
-        instant = stretch.end_s
+        following = stretch.end_s
+        if following - instant >= _FARTHEST_SHIFT_S:
+            # Until clocks of any offset come near `wall`, they show nothing that matches.
+            following = max(following, wall - stretch.offset_s - _FARTHEST_SHIFT_S)
+        instant = following
     return None
 
 

@@ -165,6 +165,31 @@ def test_cron_04_fires_equal_the_walls(expression, place, offset):
 
 @settings(max_examples=100, deadline=None)
 @given(
+    st.one_of(numbers(0, 59), st.sampled_from(["0", "30", "0,30"])),
+    st.one_of(numbers(0, 23), st.sampled_from(["0", "1", "2", "3", "1-3", "*"])),
+    st.sampled_from(PLACES),
+    st.integers(-1, 1),
+    st.integers(1, 1000),
+)
+def test_a_rare_date_found_from_afar_is_the_walls(minute, hour, place, shift, days_before):
+    """Asked long before, the search leaps over what cannot match, and must land before the date."""
+    zone, day = place
+    date = datetime.date.fromisoformat(day) + datetime.timedelta(days=shift)
+    wanted = model(f"{minute} {hour} {date.day} * *", zone, day)
+    first_ms, _ = wall_minutes(zone, day)[0]
+    timetable = Cron(f"{minute} {hour} {date.day} {date.month} *", zone)
+    at = first_after(timetable, first_ms - days_before * 1440 * MINUTE)
+    while at is not None and at < first_ms:
+        at = first_after(timetable, at)
+    assert at is not None
+    if wanted:
+        assert at == wanted[0]
+    else:
+        assert at > wall_minutes(zone, day)[-1][0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
     st.tuples(
         numbers(0, 59), numbers(0, 23), st.one_of(st.just("*"), numbers(1, 28)), numbers(1, 12),
         st.one_of(st.just("*"), numbers(0, 6).filter(no_open_step)),

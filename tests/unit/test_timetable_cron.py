@@ -13,7 +13,7 @@ from timeball.cluster.dispatch.timetable import (
     next_fires,
     validate,
 )
-from timeball.cluster.dispatch.zones import zone_names
+from timeball.cluster.dispatch.zones import Stretch, Zone, zone_names
 from timeball.cluster.state.operations import Cron
 
 
@@ -223,3 +223,18 @@ def test_catch_up_rules_are_checked():
     with pytest.raises(TimetableError) as caught:
         validate(Cron("0 9 * * *", catch_up="some"))
     assert caught.value.field == "catch_up"
+
+
+def test_the_search_for_a_rare_date_leaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any client may send such dates, a thousand at once: no walk through every change of time."""
+    looks: list[int] = []
+    look = Zone.stretch
+
+    def count(zone: Zone, instant_s: int) -> Stretch:
+        looks.append(instant_s)
+        return look(zone, instant_s)
+
+    monkeypatch.setattr(Zone, "stretch", count)
+    leap_sundays = "0 9 29 2 */7"
+    assert fires(leap_sundays, "Europe/Berlin", "2026-01-01T00:00", 1) == ["2032-02-29T08:00"]
+    assert len(looks) <= 3
