@@ -28,6 +28,7 @@ from timeball.cluster.http.paging import (
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.schedules import read_schedule
 from timeball.cluster.http.services import Services, propose_all
+from timeball.cluster.http.turns import Turn
 from timeball.cluster.http.views import JOB_STATES, job_view, render_fires
 from timeball.cluster.state import operations
 from timeball.cluster.state.limits import MAX_DURATION_MS
@@ -109,15 +110,17 @@ class Jobs:
         read_query(request.query, ())
         body: messages.NewJobs = _many_jobs.decode(request.body, request.body_form)
         request_id = body.request_id or read_header(request, REQUEST_ID, 64)
-        jobs = [
-            self._build(job, f"jobs[{place}].", job.idempotency_key or "")
-            for place, job in enumerate(body.jobs)
-        ]
+        turn = Turn()
+        jobs: list[operations.NewJob] = []
+        for place, job in enumerate(body.jobs):
+            jobs.append(self._build(job, f"jobs[{place}].", job.idempotency_key or ""))
+            await turn.share()
         parts = [
             operations.CreateJobs(_part_id(request_id, number), part)
             for number, part in enumerate(_split(jobs))
         ]
         verdicts: list[JobsCreated] = await propose_all(self._services.propose, parts)
+        turn = Turn()
         results: list[messages.JobCreated] = []
         for part, verdict in zip(parts, verdicts, strict=True):
             for created in self._matched(verdict, len(part.jobs)):
@@ -127,6 +130,7 @@ class Jobs:
                     if refusal is None
                     else messages.JobCreated(status="refused", problem=refusal.problem())
                 )
+                await turn.share()
         return Answered(
             message=messages.JobsCreated(
                 results=results, applied_index=self._services.state.applied_index
