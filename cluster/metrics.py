@@ -205,6 +205,10 @@ class _NodeCollector(Collector):
             "raft_leader": ("1 while this node leads", consensus.role == "leader"),
             "raft_serving": ("1 while this node leads and does its duties", self._node.serving),
             "raft_quorum_seen": ("1 while a majority is in touch", consensus.quorum_seen),
+            "raft_peers_connected": (
+                "Other members that this node has a connection to",
+                sum(peer.connected for peer in consensus.peers()),
+            ),
             "raft_commit_index": ("The committed position", consensus.commit_index),
             "raft_applied_index": ("The applied position", consensus.applied_index),
             "raft_applied_lag": (

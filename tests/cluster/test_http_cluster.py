@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -22,6 +24,7 @@ JSON = {"Content-Type": "application/json"}
 PACK = {"Content-Type": "application/msgpack"}
 pack = msgspec.msgpack.encode
 LIMIT_S = 20.0
+ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -396,6 +399,9 @@ async def test_metrics_name_what_happened(
         "timeball_raft_snapshot_bytes",
     ):
         assert name in text, name
+    served = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+    for name in re.findall(r"`(timeball_\w+)`", ARCHITECTURE.read_text("utf-8")):
+        assert name in served, f"the documents name a metric that is not served: {name}"
 
 
 async def test_labels_of_metrics_are_bounded(

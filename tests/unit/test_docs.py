@@ -1,0 +1,63 @@
+"""The documents say what is so: every route, problem, test and decision that they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, cast
+
+from timeball.client import errors
+from timeball.cluster.http.claims import Claims
+from timeball.cluster.http.cluster_view import ClusterReports
+from timeball.cluster.http.dead import DeadLetters
+from timeball.cluster.http.executions import Executions
+from timeball.cluster.http.jobs import Jobs
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PROTOCOL = (DOCS / "protocol.md").read_text("utf-8")
+NOTHING = cast("Any", None)
+"""Routes are a table: they need nothing of a node until they are asked."""
+
+
+def test_the_protocol_names_every_route_and_no_other() -> None:
+    nouns = (
+        Jobs(NOTHING),
+        Executions(NOTHING),
+        Claims(NOTHING),
+        DeadLetters(NOTHING),
+        ClusterReports(NOTHING, NOTHING),
+    )
+    served = {f"{route.method} {route.pattern}" for noun in nouns for route in noun.routes()}
+    assert set(re.findall(r"`((?:GET|POST|DELETE) /[^`?]*)`", PROTOCOL)) == served
+
+
+def test_the_protocol_names_every_problem_with_its_status() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([0-9, ]+) \|", PROTOCOL, re.MULTILINE)
+    told = {code: {int(status) for status in statuses.split(",")} for code, statuses in rows}
+    kinds = set(errors._CLASSES.values())
+    assert told.keys() == {kind.code for kind in kinds}
+    assert all(kind.status in told[kind.code] for kind in kinds)
+
+
+def test_every_test_that_a_document_names_exists() -> None:
+    named = [
+        match
+        for page in DOCS.rglob("*.md")
+        for match in re.findall(r"(tests/[\w/]+\.py)::(\w+)", page.read_text("utf-8"))
+    ]
+    assert len(named) > 20
+    for path, name in named:
+        assert re.search(rf"def {name}\(", (ROOT / path).read_text("utf-8")), f"{path}::{name}"
+
+
+def test_every_link_within_the_tree_leads_somewhere() -> None:
+    for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_list_of_decisions_is_complete() -> None:
+    folder = DOCS / "decisions"
+    listed = set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", (folder / "README.md").read_text("utf-8")))
+    assert listed == {page.name for page in folder.glob("0*.md")}
