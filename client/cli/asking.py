@@ -13,6 +13,7 @@ import click
 from timeball.client.cli import output
 from timeball.client.client import DEFAULT_URLS, Client, parse_urls
 from timeball.client.errors import TimeballError
+from timeball.client.messages import MAX_BATCH
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,12 +38,12 @@ class Asker(NamedTuple):
         except TimeballError as error:
             raise click.ClickException(one_line(error)) from error
 
-    def collect(self, listing: Callable[[Client], AsyncIterator[T]], limit: int) -> list[T]:
-        """Ask for a listing's first `limit` items."""
+    def collect(self, listing: Callable[[Client, int], AsyncIterator[T]], limit: int) -> list[T]:
+        """Ask for the first `limit` items of a listing, which is given the size of its pages."""
 
         async def take(client: Client) -> list[T]:
             items: list[T] = []
-            generator = cast("Any", listing(client))
+            generator = cast("Any", listing(client, min(limit, MAX_BATCH)))
             async with aclosing(generator) as pages:
                 async for item in pages:
                     items.append(item)

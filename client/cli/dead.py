@@ -21,7 +21,7 @@ def dead() -> None:
 def list_dead(asker: Asker, queue: str | None, limit: int) -> None:
     """List dead executions, newest first."""
     views = asker.collect(
-        lambda client: client.dead(queue=queue, page_size=min(limit, 1_000)), limit
+        lambda client, page_size: client.dead(queue=queue, page_size=page_size), limit
     )
     asker.show(views, lambda: many(views))
 

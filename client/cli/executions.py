@@ -33,9 +33,10 @@ def list_executions(
     asker: Asker, queue: str | None, job: str | None, state: str | None, limit: int
 ) -> None:
     """List executions, newest first."""
-    page_size = min(limit, 1_000)
     views = asker.collect(
-        lambda client: client.executions(queue=queue, job=job, state=state, page_size=page_size),
+        lambda client, page_size: client.executions(
+            queue=queue, job=job, state=state, page_size=page_size
+        ),
         limit,
     )
     asker.show(views, lambda: many(views))

@@ -41,7 +41,9 @@ def job() -> None:
 @click.option("--priority", type=click.IntRange(0, 9), default=5, show_default=True)
 @click.option("--partition-key", default="", help="Work of one key shares a partition.")
 @click.option("--max-attempts", type=click.IntRange(1, 10_000), default=5, show_default=True)
-@click.option("--attempt-timeout", type=DURATION, help="Longest time for one attempt.")
+@click.option(
+    "--attempt-timeout", "attempt_timeout_ms", type=DURATION, help="Longest time for one attempt."
+)
 @click.option("--key", help="Idempotency key: the same key never makes a second job.")
 @asks
 def create(
@@ -52,7 +54,7 @@ def create(
     priority: int,
     partition_key: str,
     max_attempts: int,
-    attempt_timeout: int | None,
+    attempt_timeout_ms: int | None,
     key: str | None,
     **when: Any,
 ) -> None:
@@ -67,7 +69,7 @@ def create(
             priority=priority,
             partition_key=partition_key,
             retry=Retry(max_attempts=max_attempts),
-            timeout_ms=attempt_timeout,
+            timeout_ms=attempt_timeout_ms,
             idempotency_key=key,
         )
     )
@@ -90,9 +92,8 @@ def get(asker: Asker, job_id: str) -> None:
 @asks
 def list_jobs(asker: Asker, queue: str | None, state: str | None, limit: int) -> None:
     """List jobs, newest first."""
-    page_size = min(limit, 1_000)
     views = asker.collect(
-        lambda client: client.jobs(queue=queue, state=state, page_size=page_size), limit
+        lambda client, page_size: client.jobs(queue=queue, state=state, page_size=page_size), limit
     )
     asker.show(views, lambda: _many(views))
 

@@ -69,13 +69,14 @@ def test_create_sends_what_was_asked_for(kit) -> None:
     with serving(kit) as peer:
         peer.then("/v1/jobs", kit.Answer(201, CREATED))
         words = "job create --queue mail --after 1.5s --priority 9 --key k --max-attempts 2"
+        words += " --attempt-timeout 2m --timeout-ms 9000"
         result = call(*words.split(), "--payload", '{"a": [1]}', url=peer.url)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0].split() == ["job", "7"]
     body = peer.seen[0].body
     assert body["schedule"] == {"type": "after", "delay_ms": 1_500}
     assert (body["payload"], body["priority"], body["idempotency_key"]) == ({"a": [1]}, 9, "k")
-    assert body["retry"]["max_attempts"] == 2
+    assert (body["retry"]["max_attempts"], body["timeout_ms"]) == (2, 120_000)
 
 
 @pytest.mark.parametrize(
