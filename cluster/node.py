@@ -39,6 +39,7 @@ from timeball.cluster.settings import Address, ConfigError, Settings
 from timeball.cluster.state import operations
 from timeball.cluster.state.machine import Applied as StateApplied
 from timeball.cluster.state.machine import StateMachine
+from timeball.cluster.state.sizes import guess_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -288,15 +289,10 @@ class Node(Observer):
 
     async def propose(self, operation: operations.AnyOperation) -> Any:
         """Put one operation into the log; its verdict, or one of the errors of consensus."""
-        weight, size = 1, 256
-        if isinstance(operation, operations.CreateJobs):
-            weight = len(operation.jobs)
-            size += sum(len(job.payload) + 256 for job in operation.jobs)
-        elif isinstance(operation, operations.Succeed):
-            size += sum(len(item.result) + 64 for item in operation.items)
+        weight = len(operation.jobs) if isinstance(operation, operations.CreateJobs) else 1
         loop = asyncio.get_running_loop()
         began = loop.time()
-        verdict = await self.commit.propose(operation, weight=weight, size=size)
+        verdict = await self.commit.propose(operation, weight=weight, size=guess_bytes(operation))
         self.metrics.commit_s.observe(loop.time() - began)
         return verdict
 
