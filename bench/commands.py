@@ -1,4 +1,4 @@
-"""The command `timeball demo`."""
+"""The commands `timeball demo` and `timeball bench`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from timeball.bench.demo import Outcome, run_demo
+from timeball.bench.load.commands import bench
 from timeball.bench.report import render
 from timeball.bench.watching import NotSeen
 from timeball.client.errors import TimeballError
 from timeball.cluster.localcluster import NodeFailed
+
+__all__ = ["bench", "demo"]
 
 LIMIT_S = 60.0
 """A demo that takes longer is stopped: its machine is too slow, or something hangs."""

@@ -1,0 +1,265 @@
+"""What each bench of a cluster does with the driver: its plan, its run, its figures."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+import msgspec
+
+from timeball.bench.load.accounting import arrivals_us, out_of_order
+from timeball.bench.load.driver import Driver, Observed, RunFailed, Show
+from timeball.bench.load.figures import (
+    Figures,
+    fire_lag_figures,
+    node_figures,
+    submitter_figures,
+    surroundings,
+)
+from timeball.bench.load.plan import MAX_EXECUTIONS, Mode, Plan
+from timeball.bench.load.probes import SNAPSHOT_BYTES, SNAPSHOT_S
+
+QUEUE = "bench"
+LATER_QUEUE = "later"
+LATER_MS = 86_400_000
+"""Other pending jobs are due from this long ahead, over as long a time."""
+POLLERS_UNBATCHED = 64
+PRELOAD_JOBS_PER_POST = 500
+PRELOAD_MIN_MS = 3_000
+PRELOAD_JOBS_PER_S = 5_000
+"""A preload is given time as if it went at this rate, which is far below what it reaches."""
+HEADROOM = 1_000_000
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be asked of any bench of a cluster."""
+
+    urls: list[str] = []
+    rate: float = 1_000.0
+    seconds: float = 10.0
+    warmup_s: float = 3.0
+    mode: Mode = "steady"
+    workers: int = 2
+    submitters: int = 1
+    batch: int = 100
+    pending: int = 0
+    kill_leader_every_s: float = 0.0
+    snapshot_meanwhile: bool = False
+    executions: int = 10_000
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Limits of the cluster under which the run fits."""
+        return {"max_pending": self.pending + self.executions + HEADROOM}
+
+
+def make_plan(driver: Driver, options: Options, **other: object) -> Plan:
+    """The plan of the options, with a name that no other run has; `other` goes first."""
+    unbatched = options.batch == 1
+    fields: dict[str, object] = {
+        "urls": driver.urls,
+        "folder": str(driver.folder),
+        "name": secrets.token_hex(4),
+        "queue": f"{QUEUE}-{secrets.token_hex(3)}",
+        "mode": options.mode,
+        "submitters": options.submitters,
+        "workers": options.workers,
+        "jobs_per_post": options.batch,
+        "executions_per_claim": options.batch,
+        "pollers": POLLERS_UNBATCHED if unbatched else 4,
+        **other,
+    }
+    plan = msgspec.convert(fields, Plan)
+    if plan.total > MAX_EXECUTIONS:
+        raise RunFailed(f"{plan.total} executions are more than {MAX_EXECUTIONS}")
+    return plan
+
+
+def _preload_ms(total: int) -> int:
+    return PRELOAD_MIN_MS + total * 1000 // PRELOAD_JOBS_PER_S
+
+
+async def fill(driver: Driver, options: Options) -> None:
+    """Have so many other jobs pending, due far ahead."""
+    if not options.pending:
+        return
+    plan = make_plan(
+        driver,
+        options,
+        queue=LATER_QUEUE,
+        total=options.pending,
+        rate=options.pending * 1000 / LATER_MS,
+        mode="preloaded",
+        workers=0,
+        jobs_per_post=PRELOAD_JOBS_PER_POST,
+    )
+    observed = await driver.run(plan, lead_ms=LATER_MS, window_s=(-LATER_MS / 1000,) * 2)
+    account = observed.merged.account
+    if account.acknowledged != options.pending:
+        raise RunFailed(f"only {account.acknowledged} of {options.pending} other jobs were created")
+
+
+async def observe_fire_lag(driver: Driver, options: Options) -> Observed:
+    """Run the open loop that the options describe."""
+    total = int(options.rate * (options.warmup_s + options.seconds))
+    preloaded = options.mode == "preloaded"
+    per_post = max(options.batch, PRELOAD_JOBS_PER_POST) if preloaded else options.batch
+    plan = make_plan(driver, options, total=total, rate=options.rate, jobs_per_post=per_post)
+    lead_ms = _preload_ms(total) if preloaded else plan.ahead_ms + 1_000
+    return await driver.run(
+        plan,
+        lead_ms=lead_ms,
+        window_s=(options.warmup_s, options.warmup_s + options.seconds),
+        kill_leader_every_s=options.kill_leader_every_s,
+    )
+
+
+async def fire_lag(folder: Path, options: Options, show: Show) -> tuple[Figures, Observed]:
+    """Fire lag of an open loop at a rate, from the due instant to the lease in hand."""
+    load_before = os.getloadavg()[0]
+    async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
+        await fill(driver, options)
+        observed = await observe_fire_lag(driver, options)
+        figures = fire_lag_figures(observed, driver, load_before)
+    figures["settings"]["pending"] = options.pending
+    if options.snapshot_meanwhile and not figures["snapshots"]:
+        raise RunFailed("no snapshot was taken in the measured window")
+    return figures, observed
+
+
+async def submit(folder: Path, options: Options, show: Show) -> Figures:
+    """Creates only, as fast as they are answered: jobs due far ahead, and no worker."""
+    load_before = os.getloadavg()[0]
+    async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
+        plan = make_plan(
+            driver,
+            options,
+            queue=LATER_QUEUE,
+            total=options.executions,
+            rate=options.executions * 1000 / LATER_MS,
+            mode="preloaded",
+            workers=0,
+        )
+        observed = await driver.run(plan, lead_ms=LATER_MS, window_s=(-LATER_MS / 1000,) * 2)
+        began_ns = min(record.began_ns for record in observed.submitters)
+        ended_ns = max(record.ended_ns for record in observed.submitters)
+        seconds = (ended_ns - began_ns) / 1e9
+        return {
+            "jobs": observed.merged.account.acknowledged,
+            "refused": observed.merged.account.refused,
+            "seconds": round(seconds, 3),
+            "jobs_per_s": round(observed.merged.account.acknowledged / seconds),
+            "create_ms": submitter_figures(observed)["create_ms"],
+            **surroundings(observed, driver, load_before),
+        }
+
+
+async def claim(folder: Path, options: Options, show: Show) -> Figures:
+    """Claims and completions as fast as they go, of a backlog that was due before they began."""
+    load_before = os.getloadavg()[0]
+    async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
+        observed = await _at_one_instant(driver, options, hold_workers_ms=1_000)
+        arrivals = arrivals_us(observed.plan, observed.start_ms, observed.merged)
+        seconds = (arrivals[-1] / 1000 - observed.go_ms) / 1000 if arrivals else 0.0
+        return {
+            **_correctness(observed),
+            "seconds_to_last_lease": round(seconds, 3),
+            "leases_per_s": round(len(arrivals) / seconds) if seconds else None,
+            "claims": sum(record.claims for record in observed.workers),
+            "reports": sum(record.reports for record in observed.workers),
+            **surroundings(observed, driver, load_before),
+        }
+
+
+async def burst(folder: Path, options: Options, show: Show) -> Figures:
+    """All executions due on one instant, with the claims waiting for it.
+
+    They share one partition, in which the order is defined: the older job goes first.
+    """
+    load_before = os.getloadavg()[0]
+    async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
+        observed = await _at_one_instant(driver, options, hold_workers_ms=0)
+        arrivals = arrivals_us(observed.plan, observed.start_ms, observed.merged)
+        due_us = observed.start_ms * 1000
+        return {
+            **_correctness(observed),
+            "first_ms": round((arrivals[0] - due_us) / 1000, 2) if arrivals else None,
+            "all_in_hands_ms": round((arrivals[-1] - due_us) / 1000, 2) if arrivals else None,
+            "out_of_order": out_of_order(observed.merged),
+            "changes_of_term": observed.terms,
+            **node_figures(observed),
+            **surroundings(observed, driver, load_before),
+        }
+
+
+async def _at_one_instant(driver: Driver, options: Options, hold_workers_ms: int) -> Observed:
+    plan = make_plan(
+        driver,
+        options,
+        total=options.executions,
+        rate=0.0,
+        mode="preloaded",
+        jobs_per_post=PRELOAD_JOBS_PER_POST,
+        partition_key="burst",
+    )
+    return await driver.run(
+        plan,
+        lead_ms=_preload_ms(plan.total),
+        window_s=(0.0, 1.0),
+        hold_workers_ms=hold_workers_ms,
+    )
+
+
+def _correctness(observed: Observed) -> Figures:
+    account = observed.merged.account
+    names = ("early", "lost", "double_accepted", "duplicates", "redelivered", "refused")
+    return {"executions": account.delivered} | {name: getattr(account, name) for name in names}
+
+
+async def failover(folder: Path, options: Options, show: Show) -> tuple[Figures, Observed]:
+    """The open loop while leaders are killed: the gaps that workers see."""
+    if not options.kill_leader_every_s:
+        raise RunFailed("a fail-over bench kills leaders: say how often")
+    figures, observed = await fire_lag(folder, options, show)
+    if not observed.kills:
+        raise RunFailed("the window ended before a leader was killed")
+    return figures, observed
+
+
+async def scale(folder: Path, options: Options, show: Show) -> tuple[Figures, Observed]:
+    """A large number of pending executions: their memory, a restart with them, the lag beside."""
+    load_before = os.getloadavg()[0]
+    async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
+        if driver.cluster is None:
+            raise RunFailed("memory and restarts are measured of nodes that were started here")
+        empty = driver.usage()
+        began = time.monotonic()
+        await fill(driver, options)
+        filled_s = time.monotonic() - began
+        full = driver.usage()
+        observed = await observe_fire_lag(driver, options)
+        figures = fire_lag_figures(observed, driver, load_before)
+        metrics = await driver.metrics()
+        view = await driver.view()
+        follower = next(name for name in driver.cluster.names if name != view.node)
+        show("Restarting a follower", 0.5)
+        await driver.cluster.stop_node(follower)
+        began = time.monotonic()
+        await driver.cluster.start_node(follower)
+        await driver.cluster.wait_ready([follower], timeout_s=600.0)
+        figures["scale"] = {
+            "pending": options.pending,
+            "fill_s": round(filled_s, 2),
+            "rss_mb": {name: usage.rss_mb for name, usage in full.items()},
+            "bytes_per_pending": {
+                name: round((usage.rss_mb - empty[name].rss_mb) * 2**20 / max(1, options.pending))
+                for name, usage in full.items()
+            },
+            "snapshot_bytes": max(s.get(SNAPSHOT_BYTES, 0) for s in metrics.values()) or None,
+            "snapshot_s": max(s.get(SNAPSHOT_S, 0) for s in metrics.values()) or None,
+            "restart_to_ready_s": round(time.monotonic() - began, 3),
+        }
+    figures["settings"]["pending"] = options.pending
+    return figures, observed

@@ -1,0 +1,208 @@
+"""The figures of a run: what `timeball bench` prints as one JSON object."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from array import array
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from timeball.bench.demo import machine, versions
+from timeball.bench.load.accounting import arrivals_us
+from timeball.bench.load.driver import Driver, Kill, Observed
+from timeball.bench.load.percentiles import Lags
+from timeball.bench.load.probes import (
+    COMMIT,
+    LOOP_STALL,
+    SNAPSHOTS,
+    WHEEL_LAG,
+    Buckets,
+    Usage,
+)
+from timeball.bench.load.records import NEVER, numbers
+
+GAP_SEARCH_US = 10_000_000
+"""The longest silence that begins this soon after a leader's death is its fail-over gap."""
+
+Figures = dict[str, Any]
+
+
+def measured(observed: Observed) -> range:
+    """The executions due in the measured window."""
+    plan, start_ms = observed.plan, observed.start_ms
+    first_ms, last_ms = observed.window_ms
+    if not plan.rate:
+        return range(plan.total)
+    first = int((first_ms - start_ms) * plan.rate / 1000)
+    return range(first, min(plan.total, int((last_ms - start_ms) * plan.rate / 1000)))
+
+
+def fire_lags(observed: Observed) -> Lags:
+    """The lags of the executions due in the measured window that were delivered."""
+    chosen = measured(observed)
+    lags_us = observed.merged.lags_us[chosen.start : chosen.stop]
+    return Lags(lag_us for lag_us in lags_us if lag_us != NEVER)
+
+
+def fire_lag_figures(observed: Observed, driver: Driver, load_before: float) -> Figures:
+    """All that a run of open-loop load tells."""
+    account = observed.merged.account
+    lags = fire_lags(observed)
+    first_ms, last_ms = observed.window_ms
+    seconds = (last_ms - first_ms) / 1000
+    arrivals = arrivals_us(observed.plan, observed.start_ms, observed.merged)
+    arrived = sum(first_ms * 1000 <= at_us < last_ms * 1000 for at_us in arrivals)
+    figures: Figures = {
+        "rate_requested": observed.plan.rate,
+        "rate_achieved": round(arrived / seconds, 1),
+        "seconds": seconds,
+        "executions": lags.count,
+        "early": account.early,
+        "lost": account.lost,
+        "double_accepted": account.double_accepted,
+        "duplicates": account.duplicates,
+        "redelivered": account.redelivered,
+        "refused": account.refused,
+        "unanswered": account.unanswered,
+        "fire_lag_ms": lags.summary("p50", "p90", "p99", "p999", "max"),
+        **node_figures(observed),
+        "cpu_us_per_execution": cpu_per_execution(observed, arrived),
+        "rss_mb": rss_by_role(observed),
+        "submitters": submitter_figures(observed),
+        "account": msgspec.structs.asdict(account),
+        "fire_lag_hdr": lags.encoded(),
+    }
+    if observed.kills:
+        figures["failover"] = failover_figures(observed.kills, arrivals)
+    return {**figures, **surroundings(observed, driver, load_before)}
+
+
+def node_figures(observed: Observed) -> Figures:
+    """From the nodes' own histograms, read before and after the window; exact to a bucket.
+
+    The wheel lag is observed in whole milliseconds, so it is told as the bucket's bound, "at
+    most". After a change of leader there is no one node to ask: null.
+    """
+    leader = observed.leader
+    if leader not in observed.metrics_after:
+        nothing = dict.fromkeys(("p50", "p99"))
+        return {
+            "wheel_lag_ms": {**nothing, "max": None},
+            "commit_ms": nothing,
+            "loop_stall_ms": {"max": None},
+            "snapshots": None,
+        }
+    before, after = observed.metrics_before[leader], observed.metrics_after[leader]
+    wheel, commit = Buckets(WHEEL_LAG, before, after), Buckets(COMMIT, before, after)
+    stalls = [s[LOOP_STALL] for s in observed.metrics_after.values() if LOOP_STALL in s]
+    return {
+        "wheel_lag_ms": {
+            "p50": wheel.bound_ms(50),
+            "p99": wheel.bound_ms(99),
+            "max": wheel.bound_ms(100),
+        },
+        "commit_ms": {"p50": commit.interpolated_ms(50), "p99": commit.interpolated_ms(99)},
+        "loop_stall_ms": {"max": round(max(stalls) * 1000, 2) if stalls else None},
+        "snapshots": after.get(SNAPSHOTS, 0) - before.get(SNAPSHOTS, 0),
+    }
+
+
+def cpu_per_execution(observed: Observed, executions: int) -> Figures:
+    """CPU time in the window over executions in it, microseconds; workers in sum."""
+    began, ended = observed.began, observed.ended
+    spent = {
+        name: usage.cpu_s - began.nodes[name].cpu_s
+        for name, usage in ended.nodes.items()
+        if name in began.nodes
+    }
+    followers = [cpu_s for name, cpu_s in spent.items() if name != observed.leader]
+    known = observed.leader is not None and bool(spent)
+    generators = {
+        role: usage.cpu_s - began.generators[role].cpu_s
+        for role, usage in ended.generators.items()
+        if role in began.generators
+    }
+
+    def each(cpu_s: float | None) -> float | None:
+        return None if cpu_s is None or not executions else round(cpu_s * 1e6 / executions, 1)
+
+    return {
+        "leader": each(spent[observed.leader]) if known and observed.leader else None,
+        "follower": each(sum(followers) / len(followers)) if known else None,
+        "worker": each(generators.get("worker")),
+        "submitter": each(generators.get("submitter")),
+    }
+
+
+def rss_by_role(observed: Observed) -> Figures:
+    """Resident memory at the window's end; of the larger follower."""
+    nodes: dict[str, Usage] = observed.ended.nodes
+    followers = [usage.rss_mb for name, usage in nodes.items() if name != observed.leader]
+    if observed.leader not in nodes:
+        return {"leader": None, "follower": None}
+    return {"leader": nodes[observed.leader].rss_mb, "follower": max(followers, default=None)}
+
+
+def submitter_figures(observed: Observed) -> Figures:
+    """How well the load was generated: what of the lag may be the generators' own fault."""
+    lateness = (late for s in observed.submitters for late in numbers(s.lateness_us, "I"))
+    latency = (span for s in observed.submitters for span in numbers(s.latency_us, "I"))
+    return {
+        "lateness_ms": Lags(lateness).summary("p50", "p99", "max"),
+        "create_ms": Lags(latency).summary("p50", "p99", "max"),
+        "sent_after_due": sum(s.sent_after_due for s in observed.submitters),
+        "repeats": sum(s.repeats for s in observed.submitters),
+    }
+
+
+def failover_figures(kills: list[Kill], arrivals: array[int]) -> Figures:
+    """The silences around each leader's death, as workers saw them."""
+    gaps = [gap for kill in kills if (gap := _gap_ms(kill, arrivals)) is not None]
+    return {
+        "kills": len(kills),
+        "gap_ms": {"min": min(gaps), "median": _median(gaps), "max": max(gaps)} if gaps else None,
+        "gaps_ms": gaps,
+        "restart_s": [kill.restart_s for kill in kills],
+    }
+
+
+def _gap_ms(kill: Kill, arrivals: array[int]) -> float | None:
+    silences = (
+        later - earlier
+        for earlier, later in itertools.pairwise(arrivals)
+        if later > kill.at_us and earlier < kill.at_us + GAP_SEARCH_US
+    )
+    longest = max(silences, default=None)
+    return None if longest is None else round(longest / 1000, 1)
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def surroundings(observed: Observed | None, driver: Driver | None, load_before: float) -> Figures:
+    """Settings, versions and machine: without them a figure means nothing."""
+    settings: Figures = {}
+    if observed is not None:
+        told = msgspec.structs.asdict(observed.plan)
+        settings = {name: told[name] for name in told if name not in ("urls", "folder", "name")}
+    if driver is not None and driver.cluster is not None:
+        configured = driver.cluster.settings
+        settings["nodes"] = {
+            "count": len(configured.nodes),
+            "fsync": True,
+            **msgspec.structs.asdict(configured.process),
+            **msgspec.structs.asdict(configured.limits),
+        }
+    return {
+        "settings": settings,
+        "versions": {**versions(), "hdrhistogram": version("hdrhistogram")},
+        "machine": {
+            **machine(),
+            "load_before": round(load_before, 2),
+            "load_after": round(os.getloadavg()[0], 2),
+        },
+    }
