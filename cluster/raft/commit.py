@@ -249,9 +249,12 @@ class GroupCommit(Observer):
         term = self._replica.term
         try:
             index = self._replica.append(entry)
-        except NotLeader as error:
+        except (NotLeader, OutcomeUnknown) as error:
             self._fail(proposals, error)
             return
+        except BaseException:
+            self._fail(proposals, OutcomeUnknown("the entry was not written in full"))
+            raise
         self._in_flight.append(_Written(index, term, proposals))
         self._not_before = self._clock() + self._settings.spacing_s
         self.entries += 1

@@ -29,7 +29,7 @@ from pysyncobj.transport import Transport as LibraryTransport
 from timeball.cluster.raft.candidacy import Candidacy
 from timeball.cluster.raft.elections import ElectionTimer
 from timeball.cluster.raft.entry import Entry, MemoryLog
-from timeball.cluster.raft.errors import Halted, NotLeader
+from timeball.cluster.raft.errors import Halted, NotLeader, OutcomeUnknown
 from timeball.cluster.raft.following import Following
 from timeball.cluster.raft.interface import Observer, Role, StateMachine
 from timeball.cluster.raft.leading import Leadership
@@ -323,12 +323,16 @@ class Engine(LibraryObject):  # type: ignore[misc]
             self.timer.lost_link_to_leader(self.clock())
 
     def append(self, data: bytes) -> int:
-        """Write an entry as leader and send it; NotLeader when nothing was written."""
+        """Write an entry as leader and send it.
+
+        Raises NotLeader when nothing was written, and OutcomeUnknown when this node stopped
+        itself half way: a follower may hold the entry by then, and another leader commit it.
+        """
         if self.leadership is None or self.handing_over or self.halted is not None:
             raise NotLeader(None if self.leader == self.name else self.leader)
         with self.turn():
             return self.leadership.append(data)
-        raise NotLeader(None)
+        raise OutcomeUnknown("the node stopped itself while it wrote the entry")
 
     def write(self, entry: Entry) -> None:
         """Take an entry into log and journal, and see that it becomes durable."""

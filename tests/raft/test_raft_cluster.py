@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from raft_harness import Cluster, virtual
 
-from timeball.cluster.raft.errors import NotLeader
+from timeball.cluster.raft.errors import NotLeader, OutcomeUnknown
 
 
 @virtual
@@ -119,3 +119,27 @@ async def test_peers_are_described():
     cluster.isolate(cluster.leader.name)
     await asyncio.sleep(2)
     assert [m.consensus.quorum_seen for m in cluster.members.values()].count(False) == 1
+
+
+@virtual
+async def test_a_leader_that_stops_itself_half_way_through_an_entry_does_not_call_it_unwritten():
+    """One follower has the entry already: the next leader may well commit it."""
+    cluster = await Cluster().start()
+    await cluster.propose(b"one")
+    leader = cluster.leader
+    send, sent = leader.endpoint.send, []
+
+    def fail_after_the_first(peer, message):
+        if sent:
+            raise OSError("a file of the leader cannot be read")
+        sent.append(peer)
+        return send(peer, message)
+
+    leader.endpoint.send = fail_after_the_first
+    with pytest.raises(OutcomeUnknown):
+        leader.consensus.append(b"two")
+    holder = cluster[sent[0]]
+    await cluster.wait(lambda: holder.consensus.last_index > leader.consensus.commit_index)
+    cluster.kill(leader.name)
+    await cluster.settled()
+    assert cluster.leader.machine.entries() == [b"one", b"two"]

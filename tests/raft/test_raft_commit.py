@@ -34,6 +34,7 @@ class FakeReplica:
         self.observer: Observer
         self.applied = 0
         self.refuse = False
+        self.fault: Exception | None = None
 
     def add_observer(self, observer: Observer) -> None:
         self.observer = observer
@@ -41,6 +42,8 @@ class FakeReplica:
     def append(self, entry: bytes) -> int:
         if self.refuse:
             raise NotLeader("b")
+        if self.fault is not None:
+            raise self.fault
         self.log.append(entry)
         self.times.append(asyncio.get_running_loop().time())
         return len(self.log)
@@ -223,6 +226,29 @@ async def test_a_halt_ends_everything():
     bench.replica.observer.on_halt("the disk is gone")
     with pytest.raises(OutcomeUnknown):
         written.result()
+
+
+@virtual
+async def test_an_entry_that_was_written_in_part_has_an_unknown_outcome():
+    bench = Bench()
+    bench.replica.fault = OutcomeUnknown("the node stopped itself")
+    future = bench.commit.propose("x")
+    await turn()
+    with pytest.raises(OutcomeUnknown):
+        future.result()
+
+
+@virtual
+async def test_a_defect_while_writing_is_unknown_to_the_proposer_and_told_to_the_loop():
+    bench = Bench()
+    told: list[dict[str, Any]] = []
+    bench.loop.set_exception_handler(lambda _loop, context: told.append(context))
+    bench.replica.fault = ValueError("a defect")
+    future = bench.commit.propose("x")
+    await turn()
+    with pytest.raises(OutcomeUnknown):
+        future.result()
+    assert [context["exception"] for context in told] == [bench.replica.fault]
 
 
 @virtual
