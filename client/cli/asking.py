@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -90,6 +90,7 @@ def asks(command: Callable[Concatenate[Asker, P], None]) -> Callable[P, None]:
         urls = cast("tuple[str, ...]", kwargs.pop("urls"))
         timeout_ms = cast("int", kwargs.pop("timeout_ms"))
         as_json = cast("bool", kwargs.pop("as_json"))
+        _refuse_bytes(kwargs)
         try:
             asker = Asker(parse_urls(",".join(urls)), timeout_ms, as_json)
         except ValueError as error:
@@ -97,6 +98,17 @@ def asks(command: Callable[Concatenate[Asker, P], None]) -> Callable[P, None]:
         command(asker, *args, **kwargs)
 
     return wrapped
+
+
+def _refuse_bytes(parameters: Mapping[str, object]) -> None:
+    """Refuse what the shell passed on that is no text: it reaches us as lone surrogates."""
+    for name, value in parameters.items():
+        for text in value if isinstance(value, tuple) else (value,):
+            try:
+                str(text).encode()
+            except UnicodeEncodeError as error:
+                hint = name.replace("_", "-")
+                raise click.BadParameter("this is not UTF-8 text", param_hint=hint) from error
 
 
 def limit_option(command: Callable[P, None]) -> Callable[P, None]:

@@ -155,6 +155,8 @@ def _payload(text: str) -> object:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise click.BadParameter(f"not JSON: {error}", param_hint="--payload") from error
+    except RecursionError as error:
+        raise click.BadParameter("nested too deep", param_hint="--payload") from error
 
 
 def _created(created: JobCreated) -> str:

@@ -101,6 +101,8 @@ def test_schedules(kit, words, schedule) -> None:
     ("words", "named"),
     [
         (["--payload", "{"], "--payload"),
+        (["--payload", "[" * 5_000], "--payload"),
+        (["--queue", "\udcff"], "queue"),
         (["--after", "5"], "--after"),
         (["--after", "1s", "--cron", "* * * * *"], "--after and --cron"),
         (["--time-zone", "UTC"], "--time-zone"),
