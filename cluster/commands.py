@@ -90,7 +90,8 @@ async def _serve(settings: Settings, name: str) -> int:
     except ConfigError as error:
         raise WrongConfiguration(str(error)) from error
     except OSError as error:
-        raise UnusableFiles(f"{error.filename}: {error.strerror or error}") from error
+        place = error.filename or settings.data_dir(name)
+        raise UnusableFiles(f"{place}: {error.strerror or error}") from error
     return await node.run()
 
 

@@ -11,6 +11,7 @@ Three kinds of settings live in it:
 from __future__ import annotations
 
 import ipaddress
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,7 +28,11 @@ MIN_SECRET_CHARACTERS = 16
 MAX_SECRET_BYTES = 4096
 CLUSTER_SIZES = (1, 3, 5)
 PORTS = range(1, 65536)
+_LABEL = r"[A-Za-z0-9_-]{1,63}"
+_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9_.-]+)?")
+"""A name or an IPv4 address, or an IPv6 address: what a resolver takes without choking."""
 
+_PATH = r"\A[^\x00]+\Z"
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -74,7 +79,7 @@ class Limits(_Table, frozen=True):
 class Process(_Table, frozen=True):
     """What may differ from one machine to the next."""
 
-    data_dir: Annotated[str, Meta(min_length=1)] = "data/{node}"
+    data_dir: Annotated[str, Meta(pattern=_PATH)] = "data/{node}"
     """Where the node keeps its log; `{node}` stands for its name. Relative to the file."""
     log_level: LogLevel = "info"
     commit_spacing_ms: Annotated[int, Meta(ge=0, le=1_000)] = 2
@@ -93,7 +98,7 @@ class _FileForm(_Table, frozen=True):
     name: Name
     nodes: list[_NodeForm]
     secret: str | None = None
-    secret_file: str | None = None
+    secret_file: Annotated[str, Meta(pattern=_PATH)] | None = None
     queues: list[QueueName] | None = None
     limits: Limits = Limits()
     process: Process = Process()
@@ -263,7 +268,7 @@ def _address(path: Path, field: str, text: str) -> Address:
     elif ":" in host:
         host = ""
     is_number = port.isascii() and port.isdigit() and len(port) <= 5
-    if not (colon and host and not host.isspace() and is_number and int(port) in PORTS):
+    if not (colon and _HOST.fullmatch(host) and is_number and int(port) in PORTS):
         raise ConfigError(path, field, f"{text!r} is not host:port, such as 10.0.0.1:7101")
     return Address(host, int(port))
 
