@@ -8,7 +8,7 @@ what is a distribution is observed as it happens. Labels are bounded: queues bey
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import Instruments
+from timeball.cluster.histogram import BatchHistogram
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.consensus import Consensus
 from timeball.cluster.state.machine import StateMachine
@@ -91,18 +92,10 @@ class Metrics:
 
     def __init__(self, node: Measured) -> None:
         self.registry = CollectorRegistry()
-        self.fire_lag_s = Histogram(
-            "timeball_fire_lag_seconds",
-            "From the due time of an execution to its committed lease",
-            buckets=LAG_BUCKETS_S,
-            registry=self.registry,
+        self.commit = BatchHistogram(
+            "timeball_commit_seconds", "From a proposal to its verdict", LAG_BUCKETS_S
         )
-        self.commit_s = Histogram(
-            "timeball_commit_seconds",
-            "From a proposal to its verdict",
-            buckets=LAG_BUCKETS_S,
-            registry=self.registry,
-        )
+        self.registry.register(self.commit)
         self.journal_sync_s = Histogram(
             "timeball_journal_sync_seconds",
             "One sync of the journal",
@@ -112,21 +105,23 @@ class Metrics:
         self.dispatch = DispatchInstruments(self.registry)
         self.registry.register(_NodeCollector(node))
 
-    def observe_fire_lag_ms(self, lag_ms: int) -> None:
-        """One execution was granted so long after its due time."""
-        self.fire_lag_s.observe(lag_ms / 1000)
-
 
 class DispatchInstruments(Instruments):
     """What the leader's dispatcher tells."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._wheel_lag_s = Histogram(
-            "timeball_wheel_lag_seconds",
-            "From a due time to the ready queue, of the oldest execution of each turn",
-            buckets=LAG_BUCKETS_S,
-            registry=registry,
+        self._fire_lag = BatchHistogram(
+            "timeball_fire_lag_seconds",
+            "From the due time of an execution to its committed lease",
+            LAG_BUCKETS_S,
         )
+        self._wheel_lag = BatchHistogram(
+            "timeball_wheel_lag_seconds",
+            "From a due time to the ready queue; all that one turn takes count as its oldest",
+            LAG_BUCKETS_S,
+        )
+        registry.register(self._fire_lag)
+        registry.register(self._wheel_lag)
         self._refused = Counter(
             "timeball_claims_refused", "Leases refused by the log", registry=registry
         )
@@ -153,13 +148,15 @@ class DispatchInstruments(Instruments):
             registry=registry,
         )
 
-    def observe_wheel_lag(self, lag_ms: int, count: int) -> None:  # noqa: ARG002
+    def observe_wheel_lag(self, lag_ms: int, count: int) -> None:
         """Something became ready."""
-        self._wheel_lag_s.observe(lag_ms / 1000)
+        self._wheel_lag.observe_ms(lag_ms, count)
 
-    def observe_claim(self, granted: int, refused: int) -> None:  # noqa: ARG002
+    def observe_claim(self, lags_ms: Sequence[int], refused: int) -> None:
         """The granted are counted by the replicated state."""
-        self._refused.inc(refused)
+        self._fire_lag.observe_all_ms(lags_ms)
+        if refused:
+            self._refused.inc(refused)
 
     def unused_released(self, count: int) -> None:
         """A claim was gone before its answer."""

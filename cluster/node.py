@@ -271,7 +271,6 @@ class Node(Observer):
             propose=self.propose,
             serving=lambda: self.serving,
             ready=lambda: self.ready,
-            observe_fire_lag_ms=self.metrics.observe_fire_lag_ms,
             wall_clock_ms=self.wall_clock_ms,
         )
         nouns = (
@@ -293,7 +292,7 @@ class Node(Observer):
         loop = asyncio.get_running_loop()
         began = loop.time()
         verdict = await self.commit.propose(operation, weight=weight, size=guess_bytes(operation))
-        self.metrics.commit_s.observe(loop.time() - began)
+        self.metrics.commit.observe_ms((loop.time() - began) * 1000)
         return verdict
 
 

@@ -82,11 +82,12 @@ class WaitingClaims:
         settings: DispatchSettings,
         instruments: Instruments,
         *,
+        now_ms: Callable[[], int],
         derive: Callable[[Sequence[Execution]], None],
         earlier: Callable[[int], None],
     ) -> None:
-        """`derive` is asked to place executions anew whose claim came to nothing;
-        `earlier` is told of a deadline on the monotonic clock."""
+        """`now_ms` is the present for due times; `derive` is asked to place executions anew
+        whose claim came to nothing; `earlier` is told of a deadline on the monotonic clock."""
         self._state = state
         self._ready = ready
         self._leases = leases
@@ -94,6 +95,7 @@ class WaitingClaims:
         self._timers = timers
         self._settings = settings
         self._instruments = instruments
+        self._now_ms = now_ms
         self._derive = derive
         self._earlier = earlier
         self._queues: dict[str, OrderedDict[_Waiter, None]] = {}
@@ -260,7 +262,10 @@ class WaitingClaims:
             else:
                 refused.append(execution)
         self._put_back(refused)
-        self._instruments.observe_claim(len(grants), len(refused))
+        now_ms = self._now_ms()
+        self._instruments.observe_claim(
+            [now_ms - grant.execution.due_ms for grant in grants], len(refused)
+        )
         recalled = grants or self._recall(waiter.request.request_id)
         if recalled is None:
             self._try_again(waiter)

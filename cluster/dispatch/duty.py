@@ -66,7 +66,7 @@ class Duty:
         self.leases = Leases(state, commit, timers, settings, instruments)
         self.claims = WaitingClaims(
             state, self.ready, self.leases, commit, timers, settings, instruments,
-            derive=self._derive_again, earlier=self._wake_by,
+            now_ms=self.now_ms, derive=self._derive_again, earlier=self._wake_by,
         )  # fmt: skip
         self.planner = Planner(
             state, commit, timers, settings, instruments, derive=self._derive_job

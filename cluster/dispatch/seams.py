@@ -7,7 +7,7 @@ ones, a simulator its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -105,8 +105,9 @@ class Instruments:
     def observe_wheel_lag(self, lag_ms: int, count: int) -> None:
         """`count` executions became ready, the oldest `lag_ms` after its due time."""
 
-    def observe_claim(self, granted: int, refused: int) -> None:
-        """A claim was committed: so many executions leased, so many refused."""
+    def observe_claim(self, lags_ms: Sequence[int], refused: int) -> None:
+        """A claim was committed: an execution leased so long after its due time each, and
+        so many refused."""
 
     def unused_released(self, count: int) -> None:
         """Leases were given back, since nobody was left to take them."""

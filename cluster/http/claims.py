@@ -61,9 +61,6 @@ class Claims:
             )
         except TooManyClaims as error:
             raise Overloaded(str(error), status=429, retry_after_ms=FULL_RETRY_MS) from error
-        now_ms = self._services.wall_clock_ms()
-        for grant in grants:
-            self._services.observe_fire_lag_ms(now_ms - grant.execution.due_ms)
         form = request.answer_form
         deliveries = [
             delivery(grant.execution, grant.token, grant.attempt, grant.lease_ms, form)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import UTC, datetime, timedelta
 
 from timeball.client.errors import InvalidRequest
@@ -44,8 +45,13 @@ def render_instant(instant_ms: int) -> str:
     """Write epoch milliseconds as RFC 3339, such as 2026-01-01T00:00:00.000Z."""
     assert 0 <= instant_ms <= MAX_INSTANT_MS
     seconds, milliseconds = divmod(instant_ms, 1000)
-    moment = _EPOCH + timedelta(seconds=seconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+    return f"{_render_second(seconds)}.{milliseconds:03d}Z"
+
+
+@functools.lru_cache(maxsize=1024)
+def _render_second(seconds: int) -> str:
+    """A large batch shows few different seconds, and formatting one is slow."""
+    return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}"
 
 
 def render_optional(instant_ms: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,7 +32,6 @@ from timeball.cluster.http.services import Services, propose_all
 from timeball.cluster.http.turns import Turn
 from timeball.cluster.http.views import JOB_STATES, job_view, render_fires
 from timeball.cluster.state import operations
-from timeball.cluster.state.limits import MAX_DURATION_MS
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
 
 FULL_RETRY_MS = 1_000
@@ -201,22 +201,8 @@ class Jobs:
     def _build(self, body: messages.NewJob, prefix: str, key: str) -> operations.NewJob:
         """The operation for one job; raises InvalidRequest naming the field after `prefix`."""
         self._services.require_queue(body.queue, f"{prefix}queue")
-        retry = body.retry
-        for field, duration_ms in (
-            ("timeout_ms", body.timeout_ms or 0),
-            ("retry.initial_ms", retry.initial_ms),
-            ("retry.max_ms", retry.max_ms),
-        ):
-            if duration_ms > MAX_DURATION_MS:
-                raise InvalidRequest.at(prefix + field, f"expected at most {MAX_DURATION_MS}")
         plan = read_schedule(body.schedule, f"{prefix}schedule", self._services.wall_clock_ms())
-        policy = operations.RetryPolicy(
-            retry.max_attempts,
-            retry.initial_ms,
-            retry.multiplier_pct,
-            retry.max_ms,
-            retry.jitter_pct,
-        )
+        policy = _policy(body.retry)
         payload = pack_value(body.payload, f"{prefix}payload")
         mark = b""
         if key:
@@ -260,6 +246,18 @@ class Jobs:
             execution_id=messages.encode_execution_id(created.job, created.nominal_ms),
             next_fires=fires,
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _policy(retry: messages.Retry) -> operations.RetryPolicy:
+    """Most jobs have one of a few policies, if not the default."""
+    return operations.RetryPolicy(
+        retry.max_attempts,
+        retry.initial_ms,
+        retry.multiplier_pct,
+        retry.max_ms,
+        retry.jitter_pct,
+    )
 
 
 def _part_id(request_id: str, number: int) -> str:

@@ -14,7 +14,6 @@ from timeball.client.errors import InvalidRequest
 from timeball.cluster.dispatch.timetable import TimetableError, first_after, validate
 from timeball.cluster.http.instants import parse_instant
 from timeball.cluster.state import operations
-from timeball.cluster.state.limits import MAX_DURATION_MS
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -39,8 +38,6 @@ def read_schedule(schedule: messages.Schedule | None, field: str, now_ms: int) -
             instant_ms = max(parse_instant(time, f"{field}.time"), 1)
             return Plan(meaning=("at", instant_ms), first_ms=instant_ms)
         case messages.After(delay_ms):
-            if delay_ms > MAX_DURATION_MS:
-                raise InvalidRequest.at(f"{field}.delay_ms", f"expected at most {MAX_DURATION_MS}")
             return Plan(meaning=("after", delay_ms), delay_ms=delay_ms)
         case messages.Every():
             anchor_ms = _optional(schedule.anchor, f"{field}.anchor")

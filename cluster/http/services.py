@@ -35,8 +35,6 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ready: Callable[[], bool]
     """Whether this node has caught up and is in touch with a majority."""
     wall_clock_ms: Callable[[], int]
-    observe_fire_lag_ms: Callable[[int], None]
-    """Told of each granted execution how long after its due time it was granted."""
 
     def applied_headers(self) -> dict[str, str]:
         """How far the state is that an answer was read from."""

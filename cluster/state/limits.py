@@ -9,8 +9,8 @@ from __future__ import annotations
 MAX_TIME_MS = 253_402_300_799_999
 """The end of the year 9999 (UTC): no instant in the state is later."""
 
-MAX_DURATION_MS = 10 * 366 * 86_400_000
-"""Ten years: no delay, lease, timeout or backoff is longer."""
+MAX_DURATION_MS = 100 * 366 * 86_400_000
+"""A hundred years: no delay, lease, timeout or backoff is longer."""
 
 MAX_QUEUE_CHARS = 200
 MAX_QUEUES = 10_000

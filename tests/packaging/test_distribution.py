@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -39,9 +40,12 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel file, built as a release would be."""
+    """The wheel file, built as a release would be: from the sources, without earlier leavings."""
+    sources = tmp_path_factory.mktemp("sources") / "timeball"
+    litter = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "tests")
+    shutil.copytree(ROOT, sources, ignore=litter)
     out = tmp_path_factory.mktemp("dist")
-    done = run(sys.executable, "-m", "build", "--wheel", "--outdir", out, ROOT, cwd=out)
+    done = run(sys.executable, "-m", "build", "--wheel", "--outdir", out, sources, cwd=out)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = out.glob("timeball-*.whl")
     return wheel

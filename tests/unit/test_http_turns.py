@@ -38,7 +38,7 @@ def services(tmp_path: Any) -> Services:
         "settings": settings, "me": settings.node("a"), "state": state,
         "replica": None, "dispatcher": None, "propose": propose,
         "serving": lambda: True, "ready": lambda: True,
-        "wall_clock_ms": lambda: NOW_MS, "observe_fire_lag_ms": lambda _lag: None,
+        "wall_clock_ms": lambda: NOW_MS,
     }  # fmt: skip
     return Services(**parts)
 
