@@ -17,6 +17,7 @@ from timeball.bench.load.figures import (
     node_figures,
     submitter_figures,
     surroundings,
+    worker_figures,
 )
 from timeball.bench.load.plan import MAX_EXECUTIONS, Mode, Plan
 from timeball.bench.load.probes import SNAPSHOT_BYTES, SNAPSHOT_S
@@ -27,7 +28,7 @@ LATER_MS = 86_400_000
 """Other pending jobs are due from this long ahead, over as long a time."""
 POLLERS_UNBATCHED = 64
 PRELOAD_JOBS_PER_POST = 500
-PRELOAD_MIN_MS = 3_000
+PRELOAD_MIN_MS = 1_500
 PRELOAD_JOBS_PER_S = 5_000
 """A preload is given time as if it went at this rate, which is far below what it reaches."""
 HEADROOM = 1_000_000
@@ -167,8 +168,7 @@ async def claim(folder: Path, options: Options, show: Show) -> Figures:
             **_correctness(observed),
             "seconds_to_last_lease": round(seconds, 3),
             "leases_per_s": round(len(arrivals) / seconds) if seconds else None,
-            "claims": sum(record.claims for record in observed.workers),
-            "reports": sum(record.reports for record in observed.workers),
+            "workers": worker_figures(observed),
             **surroundings(observed, driver, load_before),
         }
 

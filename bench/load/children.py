@@ -32,6 +32,8 @@ class Generator:
         self._finished = asyncio.Event()
         self.progress = 0
         """Executions acknowledged or completed, as it last said."""
+        self.sent = False
+        """Whether a submitter's last create is answered."""
         self.done = False
 
     async def start(self) -> None:
@@ -106,6 +108,8 @@ class Generator:
                     self._ready.set()
                 case ["progress", count]:
                     self.progress = int(count)
+                case ["sent"]:
+                    self.sent = True
                 case ["done"]:
                     self.done = True
                     self._finished.set()

@@ -23,7 +23,8 @@ PAUSE_S = 0.02
 """Between two tries to reach a leader."""
 STUCK_S = 15.0
 """A request without an answer for so long is given up with its connection, and repeated."""
-UNAVAILABLE = (500, 503)
+INTERNAL_ERROR = 500
+UNAVAILABLE = (INTERNAL_ERROR, 503)
 BUSY = (429, 503)
 """What `Line.post` returns when the cluster has no room for the request at present."""
 
@@ -198,6 +199,8 @@ class Line:
         self._sent_at: float | None = None
         self.repeats = 0
         """Requests sent again because the outcome of the first was unknown or nobody led."""
+        self.internal_errors = 0
+        """Answers among these that told of a defect of the node."""
 
     async def post(self, path: bytes, body: bytes, extra: bytes = b"") -> Answer:
         """Send until a node answers that can; the answer may be that it has no room (`BUSY`)."""
@@ -209,6 +212,7 @@ class Line:
                 status, answer = await connection.post(path, body, extra)
                 if status not in UNAVAILABLE or _OVERLOADED in answer:
                     return status, answer
+                self.internal_errors += status == INTERNAL_ERROR
             except Lost:
                 self.close()
             finally:

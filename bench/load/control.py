@@ -1,8 +1,9 @@
 """How the driver and its load generators talk: lines over the standard streams.
 
-The driver says ``go START_MS`` and ``stop``; a generator says ``ready``, ``progress COUNT``
-and ``done``. A generator whose driver is gone reads the end of its input and ends: none is
-left behind, whatever ends the driver.
+The driver says ``go START_MS`` and ``stop``; a generator says ``ready``, ``progress COUNT``,
+``sent`` (a submitter whose last create is answered) and ``done`` (its record is written). A
+generator whose driver is gone reads the end of its input and ends: none is left behind,
+whatever ends the driver.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Control:
         while True:
             self._tell(f"progress {count()}")
             await asyncio.sleep(PROGRESS_S)
+
+    def sent(self, count: int) -> None:
+        """Say that everything is submitted; `stopped` comes next."""
+        self._tell(f"progress {count}")
+        self._tell("sent")
 
     def done(self, count: int) -> None:
         """Say that everything is written down."""

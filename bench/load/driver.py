@@ -263,7 +263,7 @@ class _Run:
 
     async def _preloaded(self, start_ms: int) -> None:
         """Wait until everything is submitted; raises RunFailed when that took too long."""
-        while not all(submitter.done for submitter in self._submitters):
+        while not all(submitter.sent for submitter in self._submitters):
             self._check()
             done = sum(submitter.progress for submitter in self._submitters)
             self._driver.show(f"Submitting ({done:,})", done / self._plan.total)
@@ -287,7 +287,7 @@ class _Run:
             self._check()
             created = sum(submitter.progress for submitter in self._submitters)
             settled = sum(worker.progress for worker in self._workers)
-            if all(s.done for s in self._submitters) and (settled >= created or not self._workers):
+            if all(s.sent for s in self._submitters) and (settled >= created or not self._workers):
                 return
             if (created, settled) != seen:
                 moved_at, seen = time.monotonic(), (created, settled)
@@ -295,10 +295,9 @@ class _Run:
             await asyncio.sleep(LOOK_S)
 
     async def _records(self) -> tuple[list[WorkerRecord], list[SubmitterRecord]]:
-        running = [generator for generator in self._generators if not generator.done]
-        for generator in running:
+        for generator in self._generators:
             generator.stop()
-        await asyncio.gather(*(generator.wait() for generator in running))
+        await asyncio.gather(*(generator.wait() for generator in self._generators))
         folder, plan = self._folder, self._plan
         workers = [read_worker(folder / f"worker-{n}.record") for n in range(plan.workers)]
         submitters = [

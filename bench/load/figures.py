@@ -72,6 +72,7 @@ def fire_lag_figures(observed: Observed, driver: Driver, load_before: float) -> 
         "cpu_us_per_execution": cpu_per_execution(observed, arrived),
         "rss_mb": rss_by_role(observed),
         "submitters": submitter_figures(observed),
+        "workers": worker_figures(observed),
         "account": msgspec.structs.asdict(account),
         "fire_lag_hdr": lags.encoded(),
     }
@@ -155,7 +156,14 @@ def submitter_figures(observed: Observed) -> Figures:
         "create_ms": Lags(latency).summary("p50", "p99", "max"),
         "sent_after_due": sum(s.sent_after_due for s in observed.submitters),
         "repeats": sum(s.repeats for s in observed.submitters),
+        "internal_errors": sum(s.internal_errors for s in observed.submitters),
     }
+
+
+def worker_figures(observed: Observed) -> Figures:
+    """The requests of all workers; internal errors are defects of a node, repeated like losses."""
+    names = ("claims", "reports", "repeats", "internal_errors")
+    return {name: sum(getattr(worker, name) for worker in observed.workers) for name in names}
 
 
 def failover_figures(kills: list[Kill], arrivals: array[int]) -> Figures:
@@ -191,11 +199,12 @@ def surroundings(observed: Observed | None, driver: Driver | None, load_before: 
         settings = {name: told[name] for name in told if name not in ("urls", "folder", "name")}
     if driver is not None and driver.cluster is not None:
         configured = driver.cluster.settings
+        limits, process = configured.limits, configured.process
         settings["nodes"] = {
             "count": len(configured.nodes),
             "fsync": True,
-            **msgspec.structs.asdict(configured.process),
-            **msgspec.structs.asdict(configured.limits),
+            "commit_spacing_ms": process.commit_spacing_ms,
+            **msgspec.structs.asdict(limits),
         }
     return {
         "settings": settings,

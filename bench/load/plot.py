@@ -63,6 +63,8 @@ def _draw_over_time(axes: Any, observed: Observed) -> None:
     axes.set_xlabel("seconds into the measured window")
     axes.set_ylabel("milliseconds after the due instant")
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     axes.legend(loc="upper right", fontsize=8)
     axes.grid(alpha=0.3)
 

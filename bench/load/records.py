@@ -42,6 +42,7 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     claims: int
     reports: int
     repeats: int
+    internal_errors: int
 
 
 class SubmitterRecord(msgspec.Struct, kw_only=True):
@@ -50,7 +51,7 @@ class SubmitterRecord(msgspec.Struct, kw_only=True):
     outcomes: bytes
     """uint8 by execution: 0 unknown or not this one's, 1 acknowledged, 2 refused."""
     lateness_us: bytes
-    """uint32 by batch that it sent: how long after its planned instant."""
+    """uint32 by batch that had an instant (steady mode): how long after it it was sent."""
     latency_us: bytes
     """uint32 by batch that it sent: from the request to the answer."""
     sent_after_due: int
@@ -58,6 +59,7 @@ class SubmitterRecord(msgspec.Struct, kw_only=True):
     began_ns: int
     ended_ns: int
     repeats: int
+    internal_errors: int
 
 
 def write_record(path: Path, record: WorkerRecord | SubmitterRecord) -> None:
@@ -126,7 +128,9 @@ class Tally:
             self.settled += not self.accepts[number]
             self.accepts[number] = min(self.accepts[number] + 1, MOST)
 
-    def record(self, *, claims: int, reports: int, repeats: int) -> WorkerRecord:
+    def record(
+        self, *, claims: int, reports: int, repeats: int, internal_errors: int
+    ) -> WorkerRecord:
         """All of it, to be written down."""
         return WorkerRecord(
             lags_us=self.lags_us.tobytes(),
@@ -141,4 +145,5 @@ class Tally:
             claims=claims,
             reports=reports,
             repeats=repeats,
+            internal_errors=internal_errors,
         )

@@ -48,6 +48,8 @@ def _text(value: Any) -> str:
         return " · ".join(f"{name} {_text(inner)}" for name, inner in value.items())
     if isinstance(value, list):
         return ", ".join(_text(inner) for inner in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     return "–" if value is None else str(value)

@@ -71,7 +71,7 @@ class Submitter:
             free.put_nowait(line)
         async with asyncio.TaskGroup() as sending:
             for batch in self._batches:
-                planned_ns = await self._instant(batch) if steady else time.time_ns()
+                planned_ns = await self._instant(batch) if steady else 0
                 line = await free.get()
                 sending.create_task(self._submit(line, free, batch, planned_ns))
 
@@ -91,7 +91,8 @@ class Submitter:
         plan = self._plan
         numbers = plan.numbers(batch)
         sent_ns = time.time_ns()
-        self._lateness_us.append(_us(sent_ns - planned_ns))
+        if planned_ns:
+            self._lateness_us.append(_us(sent_ns - planned_ns))
         self._sent_after_due += sum(
             plan.due_ms(self._start_ms, number) * 1_000_000 < sent_ns for number in numbers
         )
@@ -126,16 +127,17 @@ class Submitter:
         assert status in BUSY, f"create: {status} {answer[:500]!r}"
         return bytes([REFUSED]) * len(numbers)
 
-    def record(self, began_ns: int) -> SubmitterRecord:
-        """All of it, to be written down."""
+    def record(self, began_ns: int, ended_ns: int) -> SubmitterRecord:
+        """All of it, to be written down; `ended_ns` is 0 when it was stopped before its end."""
         return SubmitterRecord(
             outcomes=bytes(self._outcomes),
             lateness_us=self._lateness_us.tobytes(),
             latency_us=self._latency_us.tobytes(),
             sent_after_due=self._sent_after_due,
             began_ns=began_ns,
-            ended_ns=time.time_ns(),
+            ended_ns=ended_ns,
             repeats=sum(line.repeats for line in self._lines),
+            internal_errors=sum(line.internal_errors for line in self._lines),
         )
 
 
@@ -153,20 +155,22 @@ async def submit(plan: Plan, number: int, control: Control) -> None:
         start_ms = await control.ready()
         submitter = Submitter(plan, number, start_ms, lines)
         began_ns = time.time_ns()
+        ended_ns = 0
         loop = asyncio.get_running_loop()
         sending = loop.create_task(submitter.submit_all())
         telling = loop.create_task(control.report(lambda: submitter.acknowledged))
         stopped = loop.create_task(control.stopped())
         try:
             await asyncio.wait([sending, stopped], return_when=asyncio.FIRST_COMPLETED)
-            if stopped.done():
-                stopped.result()
-            else:
-                await sending
+            if sending.done():
+                sending.result()
+                ended_ns = time.time_ns()
+                control.sent(submitter.acknowledged)
+            await stopped
         finally:
             for task in (sending, telling, stopped):
                 task.cancel()
-        record = submitter.record(began_ns)
+        record = submitter.record(began_ns, ended_ns)
     write_record(Path(plan.folder) / f"submitter-{number}.record", record)
     control.done(submitter.acknowledged)
 

@@ -169,6 +169,7 @@ async def work(plan: Plan, number: int, control: Control) -> None:
         claims=worker.claims,
         reports=worker.reports,
         repeats=sum(line.repeats for line in lines),
+        internal_errors=sum(line.internal_errors for line in lines),
     )
     write_record(Path(plan.folder) / f"worker-{number}.record", record)
     control.done(worker.tally.settled)

@@ -1,0 +1,92 @@
+"""Percentiles, buckets and gaps: what is told is never better than what was seen."""
+
+from __future__ import annotations
+
+from array import array
+
+from hdrh.histogram import HdrHistogram
+
+from timeball.bench.load.driver import Kill
+from timeball.bench.load.figures import failover_figures
+from timeball.bench.load.percentiles import DIGITS, LONGEST_US, Lags
+from timeball.bench.load.probes import Buckets, read_usage
+from timeball.bench.load.render import failures
+from timeball.bench.load.wheels import compare_wheels
+
+
+def test_percentiles_of_a_known_distribution() -> None:
+    lags = Lags(range(1, 100_001))
+    told = lags.summary("p50", "p90", "p99", "p999", "max")
+    for name, exact in (("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p999", 99.9)):
+        assert exact <= told[name] <= exact * (1 + 10**-DIGITS)
+    assert told["max"] == 100.0
+    assert lags.count == 100_000
+
+
+def test_no_percentile_exceeds_the_maximum() -> None:
+    lags = Lags([4_432_001])
+    assert lags.at_ms(99) == lags.max_ms == 4_432.001
+
+
+def test_no_values_are_all_zero() -> None:
+    assert Lags().summary("p50", "max") == {"p50": 0.0, "max": 0.0}
+
+
+def test_the_encoded_histogram_is_one_that_others_can_merge() -> None:
+    merged = HdrHistogram(1, LONGEST_US, DIGITS)
+    for lags in (Lags([1_000] * 3), Lags([2_000])):
+        merged.decode_and_add(lags.encoded())
+    assert merged.get_total_count() == 4
+
+
+def scraped(*counts: float) -> dict[str, float]:
+    return dict(
+        zip(("lag_bucket{0.001}", "lag_bucket{0.003}", "lag_bucket{+Inf}"), counts, strict=True)
+    )
+
+
+def test_buckets_count_what_came_between_two_scrapes() -> None:
+    found = Buckets("lag", scraped(100, 100, 100), scraped(150, 200, 200))
+    assert found.count == 100
+    assert found.bound_ms(50) == 1.0
+    assert found.bound_ms(51) == 3.0
+    assert found.bound_ms(100) == 3.0
+    assert found.interpolated_ms(50) == 1.0
+    assert found.interpolated_ms(75) == 2.0
+
+
+def test_beyond_the_last_bucket_nothing_is_claimed() -> None:
+    found = Buckets("lag", {}, scraped(0, 0, 5))
+    assert found.bound_ms(50) is None
+    assert found.interpolated_ms(50) is None
+
+
+def test_no_observations_are_no_figure() -> None:
+    assert Buckets("lag", scraped(7, 7, 7), scraped(7, 7, 7)).bound_ms(99) is None
+    assert Buckets("other", scraped(1, 1, 1), scraped(7, 7, 7)).interpolated_ms(99) is None
+
+
+def test_the_gap_is_the_longest_silence_around_a_kill() -> None:
+    arrivals = array("Q", [0, 10_000, 20_000, 720_000, 730_000, 20_000_000, 40_000_000])
+    told = failover_figures([Kill("a", 15_000, 1.5)], arrivals)
+    assert told["gaps_ms"] == [19_270.0]  # it began within ten seconds of the kill
+    told = failover_figures([Kill("a", 15_000, 1.5)], arrivals[:5])
+    assert told["gap_ms"] == {"min": 700.0, "median": 700.0, "max": 700.0}
+    assert failover_figures([Kill("a", 50_000_000, 1.5)], arrivals)["gap_ms"] is None
+
+
+def test_what_must_never_be_fails_a_bench() -> None:
+    clean = {"early": 0, "lost": 0, "double_accepted": 0, "duplicates": 0, "redelivered": 3}
+    assert failures(clean) == []
+    for name in ("early", "lost", "double_accepted", "duplicates"):
+        assert failures({**clean, name: 1}) == [f"{name} = 1"]
+
+
+def test_a_process_that_is_gone_has_no_usage() -> None:
+    assert read_usage(2**22 + 1) is None
+
+
+def test_wheel_heap_and_list_fire_the_same_in_the_same_order() -> None:
+    told = compare_wheels([1_000, 3_000], lambda _text, _share: None)
+    assert told["agree"] is True
+    assert set(told["ns_per_operation"]["3000"]) == {"wheel", "heapq", "sorted_list"}
