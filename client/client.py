@@ -261,7 +261,6 @@ class Client:
         self,
         items: Sequence[messages.Hold],
         *,
-        worker: str | None = None,
         timeout_ms: int | None = None,
     ) -> list[messages.Heartbeat]:
         """Extend leases; one answer per hold, in order.
@@ -271,7 +270,7 @@ class Client:
         """
         results: list[messages.Heartbeat] = []
         for batch in in_batches(items):
-            body = encode_request({"items": batch, "worker": worker})
+            body = encode_request({"items": batch})
             path = "/v1/executions/heartbeat"
             call = Call("POST", path, messages.HeartbeatAnswers, body, writes=False)
             results.extend((await self._call(call, timeout_ms)).results)

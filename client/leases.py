@@ -64,9 +64,8 @@ class LeaseKeeper:
     `lost` is called once for a lease that ended before its holder dropped it.
     """
 
-    def __init__(self, client: Client, worker: str, lost: Callable[[Held, str], None]) -> None:
+    def __init__(self, client: Client, lost: Callable[[Held, str], None]) -> None:
         self._client = client
-        self._worker = worker
         self._lost = lost
         self._held: dict[int, Held] = {}
         self._beating = False
@@ -138,7 +137,7 @@ class LeaseKeeper:
         timeout_ms = min(held.delivery.lease_ms for held in due) // BEATS_A_LEASE
         try:
             answers = await self._client.heartbeat(
-                [held.hold for held in due], worker=self._worker, timeout_ms=timeout_ms
+                [held.hold for held in due], timeout_ms=timeout_ms
             )
         except TimeballError as error:
             log.warning("%d heartbeats failed: %s", len(due), error)

@@ -301,10 +301,9 @@ class Holds(Request, frozen=True):
 
 
 class Heartbeats(Request, frozen=True):
-    """A batch of heartbeats from one worker."""
+    """A batch of heartbeats."""
 
     items: Annotated[list[Hold], Meta(min_length=1, max_length=MAX_BATCH)]
-    worker: WorkerName | None = None
 
 
 class Success(Request, frozen=True):

@@ -110,7 +110,7 @@ class Worker:
         self._wait_ms = min(wait_ms, lease_ms // 2)
         self._wall_clock_ms = wall_clock_ms
         self._slots: dict[int, Held] = {}
-        self._keeper = LeaseKeeper(client, self.name, self._lose)
+        self._keeper = LeaseKeeper(client, self._lose)
         self._completions = Lane[Success](client.complete, self._completed, gather_ms, client.rng)
         self._failures = Lane[Failure](client.fail, self._failed, gather_ms, client.rng)
         self._releases = Lane[Hold](client.release, self._released, gather_ms, client.rng)

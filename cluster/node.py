@@ -48,6 +48,8 @@ EXIT_DAMAGED = 3
 EXIT_HALTED = 4
 READY_LAG = 100
 """A node is ready while at most so many entries that it knows to be committed are not applied."""
+OFFICE_RETRY_S = 0.05
+"""The pause before a new leader whose first operation failed proposes it again."""
 YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
 """Thresholds of the garbage collector (see `_tame_collector`)."""
 
@@ -206,6 +208,8 @@ class Node(Observer):
             self._take_office(term)
 
     def _take_office(self, term: int) -> None:
+        if self.consensus.leading_term != term:
+            return
         lead = operations.Lead(self.me.name, self.settings.limits.for_state())
         verdict = self.commit.propose(lead)
         verdict.add_done_callback(lambda done: self._took_office(term, done))
@@ -216,7 +220,7 @@ class Node(Observer):
             return
         if error is not None:
             _log.warning("%s could not take office, and tries again: %s", self.me.name, error)
-            self._take_office(term)
+            asyncio.get_running_loop().call_later(OFFICE_RETRY_S, self._take_office, term)
             return
         if verdict.result() is not None:
             _log.error("the settings of %s were refused: %s", self.me.name, verdict.result())
