@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ QUEUE = "bench"
 LATER_QUEUE = "later"
 LATER_MS = 86_400_000
 """Other pending jobs are due from this long ahead, over as long a time."""
+CLAIM = 500
 POLLERS_UNBATCHED = 64
 PRELOAD_JOBS_PER_POST = 500
 PRELOAD_MIN_MS = 1_500
@@ -45,6 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 2
     submitters: int = 1
     batch: int = 100
+    claim: int | None = None
+    """Most executions in a claim; None: 1 when `batch` is 1, else `CLAIM`."""
     pending: int = 0
     kill_leader_every_s: float = 0.0
     snapshot_meanwhile: bool = False
@@ -53,12 +55,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def limits(self) -> dict[str, int]:
         """Limits of the cluster under which the run fits."""
-        return {"max_pending": self.pending + self.executions + HEADROOM}
+        return {"max_pending": self.pending + self.executions + self.total + HEADROOM}
+
+    @property
+    def total(self) -> int:
+        """Executions of the open loop, warm-up included."""
+        return int(self.rate * (self.warmup_s + self.seconds))
 
 
 def make_plan(driver: Driver, options: Options, **other: object) -> Plan:
     """The plan of the options, with a name that no other run has; `other` goes first."""
-    unbatched = options.batch == 1
+    claim = options.claim or (1 if options.batch == 1 else CLAIM)
     fields: dict[str, object] = {
         "urls": driver.urls,
         "folder": str(driver.folder),
@@ -68,8 +75,8 @@ def make_plan(driver: Driver, options: Options, **other: object) -> Plan:
         "submitters": options.submitters,
         "workers": options.workers,
         "jobs_per_post": options.batch,
-        "executions_per_claim": options.batch,
-        "pollers": POLLERS_UNBATCHED if unbatched else 4,
+        "executions_per_claim": claim,
+        "pollers": POLLERS_UNBATCHED if claim == 1 else 4,
         **other,
     }
     plan = msgspec.convert(fields, Plan)
@@ -104,7 +111,7 @@ async def fill(driver: Driver, options: Options) -> None:
 
 async def observe_fire_lag(driver: Driver, options: Options) -> Observed:
     """Run the open loop that the options describe."""
-    total = int(options.rate * (options.warmup_s + options.seconds))
+    total = options.total
     preloaded = options.mode == "preloaded"
     per_post = max(options.batch, PRELOAD_JOBS_PER_POST) if preloaded else options.batch
     plan = make_plan(driver, options, total=total, rate=options.rate, jobs_per_post=per_post)
@@ -119,11 +126,10 @@ async def observe_fire_lag(driver: Driver, options: Options) -> Observed:
 
 async def fire_lag(folder: Path, options: Options, show: Show) -> tuple[Figures, Observed]:
     """Fire lag of an open loop at a rate, from the due instant to the lease in hand."""
-    load_before = os.getloadavg()[0]
     async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
         await fill(driver, options)
         observed = await observe_fire_lag(driver, options)
-        figures = fire_lag_figures(observed, driver, load_before)
+        figures = fire_lag_figures(observed, driver)
     figures["settings"]["pending"] = options.pending
     if options.snapshot_meanwhile and not figures["snapshots"]:
         raise RunFailed("no snapshot was taken in the measured window")
@@ -132,7 +138,6 @@ async def fire_lag(folder: Path, options: Options, show: Show) -> tuple[Figures,
 
 async def submit(folder: Path, options: Options, show: Show) -> Figures:
     """Creates only, as fast as they are answered: jobs due far ahead, and no worker."""
-    load_before = os.getloadavg()[0]
     async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
         plan = make_plan(
             driver,
@@ -153,13 +158,12 @@ async def submit(folder: Path, options: Options, show: Show) -> Figures:
             "seconds": round(seconds, 3),
             "jobs_per_s": round(observed.merged.account.acknowledged / seconds),
             "create_ms": submitter_figures(observed)["create_ms"],
-            **surroundings(observed, driver, load_before),
+            **surroundings(observed, driver),
         }
 
 
 async def claim(folder: Path, options: Options, show: Show) -> Figures:
     """Claims and completions as fast as they go, of a backlog that was due before they began."""
-    load_before = os.getloadavg()[0]
     async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
         observed = await _at_one_instant(driver, options, hold_workers_ms=1_000)
         arrivals = arrivals_us(observed.plan, observed.start_ms, observed.merged)
@@ -169,7 +173,7 @@ async def claim(folder: Path, options: Options, show: Show) -> Figures:
             "seconds_to_last_lease": round(seconds, 3),
             "leases_per_s": round(len(arrivals) / seconds) if seconds else None,
             "workers": worker_figures(observed),
-            **surroundings(observed, driver, load_before),
+            **surroundings(observed, driver),
         }
 
 
@@ -178,7 +182,6 @@ async def burst(folder: Path, options: Options, show: Show) -> Figures:
 
     They share one partition, in which the order is defined: the older job goes first.
     """
-    load_before = os.getloadavg()[0]
     async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
         observed = await _at_one_instant(driver, options, hold_workers_ms=0)
         arrivals = arrivals_us(observed.plan, observed.start_ms, observed.merged)
@@ -190,7 +193,7 @@ async def burst(folder: Path, options: Options, show: Show) -> Figures:
             "out_of_order": out_of_order(observed.merged),
             "changes_of_term": observed.terms,
             **node_figures(observed),
-            **surroundings(observed, driver, load_before),
+            **surroundings(observed, driver),
         }
 
 
@@ -230,7 +233,6 @@ async def failover(folder: Path, options: Options, show: Show) -> tuple[Figures,
 
 async def scale(folder: Path, options: Options, show: Show) -> tuple[Figures, Observed]:
     """A large number of pending executions: their memory, a restart with them, the lag beside."""
-    load_before = os.getloadavg()[0]
     async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
         if driver.cluster is None:
             raise RunFailed("memory and restarts are measured of nodes that were started here")
@@ -240,7 +242,7 @@ async def scale(folder: Path, options: Options, show: Show) -> tuple[Figures, Ob
         filled_s = time.monotonic() - began
         full = driver.usage()
         observed = await observe_fire_lag(driver, options)
-        figures = fire_lag_figures(observed, driver, load_before)
+        figures = fire_lag_figures(observed, driver)
         metrics = await driver.metrics()
         view = await driver.view()
         follower = next(name for name in driver.cluster.names if name != view.node)

@@ -89,7 +89,12 @@ _SHARED: dict[str, Callable[[Command], Command]] = {
         type=click.IntRange(1, 1_000),
         default=100,
         show_default=True,
-        help="Jobs in a POST and most executions in a claim; 1: unbatched.",
+        help="Jobs in a POST; 1: unbatched, with one execution in a claim, too.",
+    ),
+    "claim": click.option(
+        "--claim",
+        type=click.IntRange(1, 1_000),
+        help=f"Most executions in a claim.  [default: {benches.CLAIM}, or 1 with --batch 1]",
     ),
     "executions": click.option(
         "--executions",
@@ -133,7 +138,7 @@ _SHARED: dict[str, Callable[[Command], Command]] = {
         help="Write one JSON object to this file; `-`: to stdout, in place of the table.",
     ),
 }
-_LOAD = ("rate", "seconds", "warmup", "mode", "workers", "submitters", "batch", "pending")
+_LOAD = ("rate", "seconds", "warmup", "mode", "workers", "submitters", "batch", "claim", "pending")
 
 
 @bench.command("fire-lag")
@@ -151,14 +156,14 @@ def submit(json_path: Path | None, **given: Any) -> None:
 
 
 @bench.command()
-@_options("executions", "workers", "batch", "urls")
+@_options("executions", "workers", "batch", "claim", "urls")
 def claim(json_path: Path | None, **given: Any) -> None:
     """Leases a second out of a backlog."""
     _finish("Claim", _run(benches.claim, given), json_path)
 
 
 @bench.command()
-@_options("executions", "workers", "batch", "urls")
+@_options("executions", "workers", "batch", "claim", "urls")
 def burst(json_path: Path | None, **given: Any) -> None:
     """All executions due on one instant: the time until all are in workers' hands."""
     _finish("Burst", _run(benches.burst, given), json_path)

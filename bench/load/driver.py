@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -26,6 +27,12 @@ from timeball.bench.load.records import (
     WorkerRecord,
     read_submitter,
     read_worker,
+)
+from timeball.bench.load.surroundings import (
+    Processors,
+    Speed,
+    measure_speed,
+    read_processors,
 )
 from timeball.client.messages import ClusterView
 from timeball.cluster.localcluster import LocalCluster
@@ -59,6 +66,7 @@ class Moment(msgspec.Struct, frozen=True):
 
     nodes: dict[str, Usage]
     generators: dict[str, Usage]
+    processors: Processors
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,12 +96,18 @@ class Driver:
     """A cluster to put under load, and the runs on it."""
 
     def __init__(
-        self, folder: Path, urls: Sequence[str], cluster: LocalCluster | None, show: Show
+        self,
+        folder: Path,
+        urls: Sequence[str],
+        cluster: LocalCluster | None,
+        speed: Speed,
+        show: Show,
     ) -> None:
         self.folder = folder
         self.urls = list(urls)
         self.cluster = cluster
         self.show = show
+        self.speed = speed
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0))
         self._runs = 0
 
@@ -111,13 +125,14 @@ class Driver:
         """Drive the cluster at `urls`; without any, one of three nodes started here."""
         async with AsyncExitStack() as stack:
             cluster = None
+            speed = measure_speed(folder)
             if not urls:
                 show("Starting three nodes", 0.0)
                 cluster = LocalCluster.in_folder(
                     folder, cluster="bench", limits=limits, process=process
                 )
                 await stack.enter_async_context(cluster)
-            driver = cls(folder, urls or (cluster.urls if cluster else ()), cluster, show)
+            driver = cls(folder, urls or (cluster.urls if cluster else ()), cluster, speed, show)
             stack.push_async_callback(driver.close)
             yield driver
 
@@ -174,6 +189,8 @@ class Driver:
         `window_s` is what is measured, from the first due instant on. `hold_workers_ms`
         makes the workers begin so long after it. Raises GeneratorFailed or RunFailed.
         """
+        if kill_leader_every_s and self.cluster is None:
+            raise RunFailed("only nodes that were started here can be killed")
         self._runs += 1
         folder = self.folder / f"run-{self._runs}"
         folder.mkdir()
@@ -223,11 +240,13 @@ class _Run:
         before, metrics_before = await driver.view(), await driver.metrics()
         await self._until(first, start_ms, last)
         began = self._moment()
-        async with asyncio.TaskGroup() as group:
-            if kill_leader_every_s:
-                group.create_task(self._kill_leaders(kill_leader_every_s, last))
+        killing = asyncio.create_task(self._kill_leaders(kill_leader_every_s, last))
+        try:
             await self._until(last, start_ms, last)
             ended = self._moment()
+            await killing
+        finally:
+            killing.cancel()
         await asyncio.sleep(SCRAPE_AHEAD_S)
         metrics_after = await driver.metrics()
         await self._drained()
@@ -308,8 +327,9 @@ class _Run:
     async def _kill_leaders(self, every_s: float, end_ms: int) -> None:
         """Kill whoever leads, again and again until the window ends, and restart it."""
         cluster = self._driver.cluster
-        if cluster is None:
-            raise RunFailed("only nodes that were started here can be killed")
+        if not every_s:
+            return
+        assert cluster is not None
         following_ms = _now_ms() + every_s * 1000
         while following_ms < end_ms:
             await _sleep_until(following_ms)
@@ -326,7 +346,8 @@ class _Run:
             generator.check()
 
     def _moment(self) -> Moment:
-        generators: dict[str, Usage] = {}
+        own = read_usage(os.getpid())
+        generators: dict[str, Usage] = {} if own is None else {"driver": own}
         for generator in self._generators:
             usage = generator.usage()
             if usage is not None:
@@ -334,7 +355,7 @@ class _Run:
                 generators[generator.role] = Usage(
                     so_far.cpu_s + usage.cpu_s, so_far.rss_mb + usage.rss_mb
                 )
-        return Moment(self._driver.usage(), generators)
+        return Moment(self._driver.usage(), generators, read_processors())
 
 
 def _now_ms() -> int:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 from array import array
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
 
-from timeball.bench.demo import machine, versions
 from timeball.bench.load.accounting import arrivals_us
 from timeball.bench.load.driver import Driver, Kill, Observed
 from timeball.bench.load.percentiles import Lags
@@ -23,6 +20,7 @@ from timeball.bench.load.probes import (
     Usage,
 )
 from timeball.bench.load.records import NEVER, numbers
+from timeball.bench.load.surroundings import describe
 
 GAP_SEARCH_US = 10_000_000
 """The longest silence that begins this soon after a leader's death is its fail-over gap."""
@@ -47,7 +45,7 @@ def fire_lags(observed: Observed) -> Lags:
     return Lags(lag_us for lag_us in lags_us if lag_us != NEVER)
 
 
-def fire_lag_figures(observed: Observed, driver: Driver, load_before: float) -> Figures:
+def fire_lag_figures(observed: Observed, driver: Driver) -> Figures:
     """All that a run of open-loop load tells."""
     account = observed.merged.account
     lags = fire_lags(observed)
@@ -70,6 +68,7 @@ def fire_lag_figures(observed: Observed, driver: Driver, load_before: float) -> 
         "fire_lag_ms": lags.summary("p50", "p90", "p99", "p999", "max"),
         **node_figures(observed),
         "cpu_us_per_execution": cpu_per_execution(observed, arrived),
+        "cores_used": processor_use(observed),
         "rss_mb": rss_by_role(observed),
         "submitters": submitter_figures(observed),
         "workers": worker_figures(observed),
@@ -78,7 +77,7 @@ def fire_lag_figures(observed: Observed, driver: Driver, load_before: float) -> 
     }
     if observed.kills:
         figures["failover"] = failover_figures(observed.kills, arrivals)
-    return {**figures, **surroundings(observed, driver, load_before)}
+    return {**figures, **surroundings(observed, driver)}
 
 
 def node_figures(observed: Observed) -> Figures:
@@ -191,27 +190,37 @@ def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def surroundings(observed: Observed | None, driver: Driver | None, load_before: float) -> Figures:
+def surroundings(observed: Observed, driver: Driver) -> Figures:
     """Settings, versions and machine: without them a figure means nothing."""
-    settings: Figures = {}
-    if observed is not None:
-        told = msgspec.structs.asdict(observed.plan)
-        settings = {name: told[name] for name in told if name not in ("urls", "folder", "name")}
-    if driver is not None and driver.cluster is not None:
+    told = msgspec.structs.asdict(observed.plan)
+    settings = {name: told[name] for name in told if name not in ("urls", "folder", "name")}
+    if driver.cluster is not None:
         configured = driver.cluster.settings
-        limits, process = configured.limits, configured.process
         settings["nodes"] = {
             "count": len(configured.nodes),
             "fsync": True,
-            "commit_spacing_ms": process.commit_spacing_ms,
-            **msgspec.structs.asdict(limits),
+            "commit_spacing_ms": configured.process.commit_spacing_ms,
+            **msgspec.structs.asdict(configured.limits),
         }
+    return {"settings": settings, **describe(driver.speed)}
+
+
+def processor_use(observed: Observed) -> Figures:
+    """Processors in use during the window: by all, by this run's processes, stolen by the host."""
+    began, ended = observed.began, observed.ended
+    first_ms, last_ms = observed.window_ms
+    seconds = (last_ms - first_ms) / 1000
+    spent_s = sum(
+        usage.cpu_s - before[name].cpu_s
+        for before, after in (
+            (began.nodes, ended.nodes),
+            (began.generators, ended.generators),
+        )
+        for name, usage in after.items()
+        if name in before
+    )
     return {
-        "settings": settings,
-        "versions": {**versions(), "hdrhistogram": version("hdrhistogram")},
-        "machine": {
-            **machine(),
-            "load_before": round(load_before, 2),
-            "load_after": round(os.getloadavg()[0], 2),
-        },
+        "all": round((ended.processors.busy_s - began.processors.busy_s) / seconds, 2),
+        "run": round(spent_s / seconds, 2),
+        "stolen": round((ended.processors.stolen_s - began.processors.stolen_s) / seconds, 2),
     }

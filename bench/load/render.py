@@ -26,7 +26,10 @@ def render(title: str, figures: Figures) -> None:
     """Print the figures."""
     console = Console(width=None if sys.stdout.isatty() else 110)
     machine = figures["machine"]
-    place = f"{machine['cores']} cores, load {machine['load_before']} → {machine['load_after']}"
+    place = (
+        f"{machine['cores']} cores, load {machine['load_before']} → {machine['load_after']},"
+        f" loop {machine['loop_ns']:g} ns, fdatasync {machine['fdatasync_ms']['p50']:g} ms"
+    )
     table = Table(
         title=f"[bold]{title}[/] · {place} · Python {figures['versions']['python']}",
         title_justify="left",

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import bisect
 import heapq
-import os
 import random
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from timeball.bench.load.driver import Show
-from timeball.bench.load.figures import Figures, surroundings
+from timeball.bench.load.figures import Figures
+from timeball.bench.load.surroundings import describe, measure_speed
 from timeball.wheel import Timer, TimingWheel
 
 SPAN_MS = 3_600_000
@@ -110,6 +112,8 @@ class _SortedList:
 
 def compare_wheels(sizes: Sequence[int], show: Show) -> Figures:
     """Nanoseconds per operation, by size and contestant; `agree`: all fired the same in order."""
+    with tempfile.TemporaryDirectory(prefix="timeball-bench-") as folder:
+        speed = measure_speed(Path(folder))
     compared: Figures = {}
     agree = True
     for size in sizes:
@@ -124,7 +128,7 @@ def compare_wheels(sizes: Sequence[int], show: Show) -> Figures:
     return {
         "ns_per_operation": compared,
         "agree": agree,
-        **surroundings(None, None, os.getloadavg()[0]),
+        **describe(speed),
     }
 
 

@@ -128,5 +128,7 @@ async def test_scale_weighs_pending_executions_and_restarts(tmp_path: Path) -> N
 async def test_what_cannot_be_measured_is_said(cluster: LocalCluster, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="started here"):
         await benches.scale(tmp_path, tiny(cluster), show)
+    with pytest.raises(RunFailed, match="can be killed"):
+        await benches.fire_lag(tmp_path, tiny(cluster, kill_leader_every_s=1.0), show)
     with pytest.raises(RunFailed, match="say how often"):
         await benches.failover(tmp_path, tiny(cluster), show)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from pathlib import Path
 
 from hdrh.histogram import HdrHistogram
 
@@ -11,6 +12,7 @@ from timeball.bench.load.figures import failover_figures
 from timeball.bench.load.percentiles import DIGITS, LONGEST_US, Lags
 from timeball.bench.load.probes import Buckets, read_usage
 from timeball.bench.load.render import failures
+from timeball.bench.load.surroundings import measure_speed, read_processors
 from timeball.bench.load.wheels import compare_wheels
 
 
@@ -90,3 +92,11 @@ def test_wheel_heap_and_list_fire_the_same_in_the_same_order() -> None:
     told = compare_wheels([1_000, 3_000], lambda _text, _share: None)
     assert told["agree"] is True
     assert set(told["ns_per_operation"]["3000"]) == {"wheel", "heapq", "sorted_list"}
+
+
+def test_the_speed_of_the_machine_is_measured_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    speed = measure_speed(tmp_path)
+    assert speed.loop_ns > 0
+    assert 0 < speed.fdatasync_ms["p50"] <= speed.fdatasync_ms["max"]
+    assert not list(tmp_path.iterdir())
+    assert read_processors().busy_s > 0
