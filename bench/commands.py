@@ -73,10 +73,10 @@ def _run(folder: Path, tell: Callable[[str], None]) -> Outcome:
 
 
 async def _until_signalled(folder: Path, tell: Callable[[str], None]) -> Outcome:
-    """Run the demo; SIGINT and SIGTERM end it in order, a second one with less patience."""
+    """Run the demo; an interrupt or a terminal's end stops it in order, a second one faster."""
     main = asyncio.current_task()
     assert main is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, main.cancel)
     limit = asyncio.timeout(LIMIT_S)
     try:

@@ -140,7 +140,8 @@ def dev(data: Path, base_port: int) -> None:
 async def _develop(cluster: LocalCluster) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # The nodes run in sessions of their own: a terminal that closes hangs up on us alone.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     stopped = asyncio.ensure_future(stopping.wait())
     running = asyncio.ensure_future(_run_all(cluster))

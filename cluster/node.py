@@ -15,6 +15,7 @@ import errno
 import gc
 import logging
 import random
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -133,7 +134,8 @@ class Node(Observer):
             await self.http.start()
         except OSError as error:
             await self._close()
-            if error.filename is None and error.errno in _ADDRESS_ERRORS:
+            unresolved = isinstance(error, socket.gaierror)
+            if unresolved or (error.filename is None and error.errno in _ADDRESS_ERRORS):
                 raise self._address_error("raft", self.me.raft, error) from error
             raise
         except BaseException:

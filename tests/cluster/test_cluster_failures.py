@@ -297,6 +297,14 @@ async def test_wrong_configurations_end_with_one_line_and_code_2(tmp_path: Path)
         assert f"127.0.0.1:{port} is already in use" in line
         assert "Traceback" not in output
 
+    nowhere = tmp_path / "nowhere.toml"
+    for port, kind in ((ports[0], "http"), (ports[3], "raft")):
+        nowhere.write_text(config.read_text().replace(f"127.0.0.1:{port}", f"no.invalid:{port}"))
+        code, output = await run_server(nowhere, "a")
+        assert code == 2, output
+        assert f"node a, {kind}: no.invalid:{port} cannot be used" in output
+        assert "Traceback" not in output
+
 
 async def test_a_node_that_cannot_trust_its_files_says_which_and_ends(
     cluster: LocalCluster,
@@ -318,7 +326,10 @@ async def test_a_node_that_cannot_trust_its_files_says_which_and_ends(
     assert "Traceback" not in output
 
 
-async def test_dev_runs_a_cluster_until_it_is_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+async def test_dev_runs_a_cluster_until_it_is_interrupted(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     (base,) = free_ports(1)
     command = (sys.executable, "-m", "timeball.cluster.commands", "dev")
     process = await asyncio.create_subprocess_exec(
@@ -348,6 +359,6 @@ async def test_dev_runs_a_cluster_until_it_is_interrupted(tmp_path: Path) -> Non
         assert errors.count(b"\n") == 1
         assert b"is already in use" in errors
     finally:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         await asyncio.wait_for(process.communicate(), LIMIT_S)
     assert process.returncode == 0

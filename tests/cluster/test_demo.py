@@ -52,7 +52,7 @@ def test_the_demo_shows_what_it_must(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_demo_leaves_no_process_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:
