@@ -190,11 +190,15 @@ class GroupCommit(Observer):
         found = self._ask_sources(MAX_ENTRY_WEIGHT - min(self._pending_room, _PENDING_SHARE))
         room = MAX_ENTRY_WEIGHT - sum(p.room for p in found)
         chosen: list[_Proposal] = []
+        spare = self._settings.max_entry_bytes
         while self._pending and self._pending[0].room <= room:
+            if chosen and self._pending[0].size > spare:
+                break  # to encode what cannot be written would only hold up the loop
             proposal = self._leave_queue()
             if proposal.verdict.done():
                 continue  # its caller has gone away before anything was written
             room -= proposal.room
+            spare -= proposal.size
             chosen.append(proposal)
         return chosen + found
 

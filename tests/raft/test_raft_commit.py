@@ -158,6 +158,22 @@ async def test_an_entry_is_bounded_in_bytes_and_keeps_the_order():
 
 
 @virtual
+async def test_no_more_is_encoded_than_an_entry_may_hold():
+    bench = Bench(max_entry_bytes=1000, max_in_flight=100)
+    encoded: list[int] = []
+
+    def encode(log_time_ms: int, ops: Any) -> bytes:
+        encoded.append(len(ops))
+        return encode_entry(log_time_ms, ops)
+
+    bench.commit._encode = encode
+    for number in range(12):
+        bench.commit.propose([number, "x" * 200], size=300)
+    await asyncio.sleep(0.1)
+    assert encoded == [3, 3, 3, 3], "nothing was encoded only to be cut off again"
+
+
+@virtual
 async def test_one_operation_over_the_limit_is_refused_and_the_others_go_on():
     bench = Bench(max_entry_bytes=1000, max_in_flight=100)
     before, large, behind = (bench.commit.propose(op) for op in ("a", "x" * 2000, "b"))
