@@ -40,6 +40,7 @@ from timeball.cluster.localcluster import LocalCluster
 LEAD_MS = 1_000
 """From the word to go until the first batch is sent."""
 LOOK_S = 0.05
+VIEW_TRIES = 400
 SCRAPE_AHEAD_S = 0.4
 """Metrics are read so long outside of the window: the reading costs the node some time."""
 QUIET_MARGIN_S = 5.0
@@ -142,7 +143,7 @@ class Driver:
 
     async def view(self) -> ClusterView:
         """The cluster as its leader sees it; raises RunFailed when none serves."""
-        for _ in range(400):
+        for _ in range(VIEW_TRIES):
             for url in self.urls:
                 view = await self._view(url)
                 if view is not None and view.serving:
@@ -159,10 +160,11 @@ class Driver:
             return None
 
     async def metrics(self) -> dict[str, Samples]:
-        """The metrics of each node, by its name (its address, if the nodes are not ours)."""
-        names = self.cluster.names if self.cluster else self.urls
+        """The metrics of each node, by its name; empty for a node that doesn't answer."""
+        view = await self.view()
+        names = {node.http_url: node.name for node in view.nodes}
         found = await asyncio.gather(*(scrape(self._session, url) for url in self.urls))
-        return dict(zip(names, found, strict=True))
+        return {names.get(url, url): samples for url, samples in zip(self.urls, found, strict=True)}
 
     def usage(self) -> dict[str, Usage]:
         """CPU time and memory of each node, as far as they are processes of this machine."""
@@ -237,15 +239,18 @@ class _Run:
             generator.go(start_ms)
         go_ms = await self._begin_work(start_ms, hold_workers_ms)
         await self._until(first - SCRAPE_AHEAD_S * 1000, start_ms, last)
-        before, metrics_before = await driver.view(), await driver.metrics()
-        await self._until(first, start_ms, last)
-        began = self._moment()
-        killing = asyncio.create_task(self._kill_leaders(kill_leader_every_s, last))
+        # A cluster that is overloaded answers late, which must not shift the window.
+        asking = asyncio.create_task(self._ask())
+        killing = asyncio.create_task(self._kill_leaders(kill_leader_every_s, first, last))
         try:
+            await self._until(first, start_ms, last)
+            began = self._moment()
             await self._until(last, start_ms, last)
             ended = self._moment()
+            before, metrics_before = await asking
             await killing
         finally:
+            asking.cancel()
             killing.cancel()
         await asyncio.sleep(SCRAPE_AHEAD_S)
         metrics_after = await driver.metrics()
@@ -269,6 +274,9 @@ class _Run:
             kills=self._kills,
             terms=after.term - before.term,
         )
+
+    async def _ask(self) -> tuple[ClusterView, dict[str, Samples]]:
+        return await self._driver.view(), await self._driver.metrics()
 
     async def _begin_work(self, start_ms: int, hold_workers_ms: int) -> int:
         """Have the workers begin, once what must be submitted before is."""
@@ -324,13 +332,13 @@ class _Run:
         ]
         return workers, submitters
 
-    async def _kill_leaders(self, every_s: float, end_ms: int) -> None:
+    async def _kill_leaders(self, every_s: float, begin_ms: int, end_ms: int) -> None:
         """Kill whoever leads, again and again until the window ends, and restart it."""
         cluster = self._driver.cluster
         if not every_s:
             return
         assert cluster is not None
-        following_ms = _now_ms() + every_s * 1000
+        following_ms = begin_ms + every_s * 1000
         while following_ms < end_ms:
             await _sleep_until(following_ms)
             leader = await cluster.leader()

@@ -87,7 +87,7 @@ def node_figures(observed: Observed) -> Figures:
     most". After a change of leader there is no one node to ask: null.
     """
     leader = observed.leader
-    if leader not in observed.metrics_after:
+    if not observed.metrics_before.get(leader or "") or not observed.metrics_after[leader or ""]:
         nothing = dict.fromkeys(("p50", "p99"))
         return {
             "wheel_lag_ms": {**nothing, "max": None},
@@ -95,7 +95,6 @@ def node_figures(observed: Observed) -> Figures:
             "loop_stall_ms": {"max": None},
             "snapshots": None,
         }
-    before, after = observed.metrics_before[leader], observed.metrics_after[leader]
     wheel, commit = Buckets(WHEEL_LAG, before, after), Buckets(COMMIT, before, after)
     stalls = [s[LOOP_STALL] for s in observed.metrics_after.values() if LOOP_STALL in s]
     return {
