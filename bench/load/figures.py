@@ -84,10 +84,12 @@ def node_figures(observed: Observed) -> Figures:
     """From the nodes' own histograms, read before and after the window; exact to a bucket.
 
     The wheel lag is observed in whole milliseconds, so it is told as the bucket's bound, "at
-    most". After a change of leader there is no one node to ask: null.
+    most". After a change of leader there is no one node to ask, and an overloaded one may not
+    answer in time: null.
     """
-    leader = observed.leader
-    if not observed.metrics_before.get(leader or "") or not observed.metrics_after[leader or ""]:
+    leader = observed.leader or ""
+    before, after = observed.metrics_before.get(leader), observed.metrics_after.get(leader)
+    if not before or not after:
         nothing = dict.fromkeys(("p50", "p99"))
         return {
             "wheel_lag_ms": {**nothing, "max": None},
