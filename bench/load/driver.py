@@ -339,7 +339,7 @@ class _Run:
             return
         assert cluster is not None
         following_ms = begin_ms + every_s * 1000
-        while following_ms < end_ms:
+        while max(following_ms, _now_ms()) < end_ms:
             await _sleep_until(following_ms)
             leader = await cluster.leader()
             at_us = time.time_ns() // 1000

