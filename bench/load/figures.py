@@ -222,6 +222,6 @@ def processor_use(observed: Observed) -> Figures:
     )
     return {
         "all": round((ended.processors.busy_s - began.processors.busy_s) / seconds, 2),
-        "run": round(spent_s / seconds, 2),
+        "run": None if observed.kills else round(spent_s / seconds, 2),
         "stolen": round((ended.processors.stolen_s - began.processors.stolen_s) / seconds, 2),
     }
