@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from timeball.client import Client
 from timeball.cluster.localcluster import LocalCluster, free_ports, write_config
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -309,8 +310,10 @@ async def test_wrong_configurations_end_with_one_line_and_code_2(tmp_path: Path)
 async def test_a_node_that_cannot_trust_its_files_says_which_and_ends(
     cluster: LocalCluster,
 ) -> None:
-    leader = await cluster.leader()
-    name = next(name for name in cluster.names if name != leader)
+    name = await cluster.leader()
+    async with Client(cluster.url(name)) as client:
+        for number in range(10):  # each is answered before the next: ten batches of the journal
+            await client.create(payload=number)
     await cluster.stop_node(name)
     folder = cluster.settings.data_dir(name)
     journal = max(

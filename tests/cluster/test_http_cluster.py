@@ -95,7 +95,7 @@ BAD: list[tuple[str, bytes, dict[str, str], int, str]] = [
     ("/v1/jobs", b'{"queue": ""}', JSON, 400, "queue"),
     ("/v1/jobs", b'{"schedule": {"type": "at", "time": -1}}', JSON, 400, "schedule.time"),
     ("/v1/jobs", b'{"schedule": {"type": "cron", "expression": "x"}}', JSON, 400, "schedule."),
-    ("/v1/jobs", b'{"timeout_ms": 3162240000000}', JSON, 400, "timeout_ms"),
+    ("/v1/jobs", b'{"timeout_ms": 3162240000001}', JSON, 400, "timeout_ms"),
     ("/v1/jobs", msgspec.json.encode({"payload": BIG}), JSON, 413, "payload"),
     ("/v1/jobs", pack({"payload": BIG}), PACK, 413, "payload"),
     ("/v1/jobs/batch", msgspec.json.encode({"jobs": [{}] * 1001}), JSON, 413, "jobs"),
