@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from timeball.client.errors import NotAcceptable, TimeballError, Unavailable
 from timeball.cluster.dispatch.errors import NotServing
 from timeball.cluster.http.codec import CONTENT_TYPES, answer_form, body_form, encode
-from timeball.cluster.http.exchange import HOPS, Form, Request, Response
+from timeball.cluster.http.exchange import APPLIED_INDEX, HOPS, Form, Request, Response
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.problems import RETRY_MS, as_timeball_error, problem_response
 from timeball.cluster.http.routes import Route, Router
@@ -21,11 +21,17 @@ class Application:
     """Answers requests; knows nothing of sockets."""
 
     def __init__(
-        self, routes: Iterable[Route], *, serving: Callable[[], bool], forwarder: Forwarder
+        self,
+        routes: Iterable[Route],
+        *,
+        serving: Callable[[], bool],
+        applied_index: Callable[[], int],
+        forwarder: Forwarder,
     ) -> None:
         """`serving` tells whether this node is the leader and has taken up its duties."""
         self._router = Router(routes)
         self._serving = serving
+        self._applied_index = applied_index
         self._forwarder = forwarder
         self.answers: dict[tuple[str, str, int], int] = {}
         """How many answers were given, by method, route pattern and status."""
@@ -46,7 +52,14 @@ class Application:
     def refuse(self, request: Request, error: Exception) -> Response:
         """The problem document for `error`, in the form that the client seems to accept."""
         public = as_timeball_error(error, leader_url=self._forwarder.leader_url() or "")
-        return problem_response(public, _accepted_form(request))
+        response = problem_response(public, _accepted_form(request))
+        response.headers.update(self._position())
+        return response
+
+    def _position(self) -> dict[str, str]:
+        """How far the state is that this node answers from: also what it does not find may be
+        known to others by now."""
+        return {APPLIED_INDEX: str(self._applied_index())}
 
     async def _answer(self, route: Route, request: Request) -> Response:
         if route.leader and not self._serving():
@@ -63,7 +76,7 @@ class Application:
             status=answer.status,
             body=encode(answer.message, form),
             content_type=CONTENT_TYPES[form],
-            headers=answer.headers,
+            headers={**answer.headers, **self._position()},
             undelivered=answer.undelivered,
         )
 

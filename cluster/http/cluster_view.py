@@ -60,7 +60,7 @@ class ClusterReports:
             queues=self._queues(),
             totals=msgspec.structs.asdict(state.counters),
         )
-        return Answered(message=view, headers=services.applied_headers())
+        return Answered(message=view)
 
     def _nodes(self) -> list[messages.NodeView]:
         services = self._services

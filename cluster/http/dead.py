@@ -79,10 +79,7 @@ class DeadLetters:
             _replayed(text, verdict)
             for text, verdict in zip(body.execution_ids, verdicts, strict=True)
         ]
-        return Answered(
-            message=messages.ReplayAnswers(results=results),
-            headers=self._services.applied_headers(),
-        )
+        return Answered(message=messages.ReplayAnswers(results=results))
 
 
 def _replayed(text: str, verdict: Verdict) -> messages.Replayed:

@@ -140,7 +140,7 @@ class Executions:
         if execution is None:
             raise _no_execution(text)
         view = execution_view(execution, request.answer_form, services.wall_clock_ms())
-        return Answered(message=view, headers=services.applied_headers())
+        return Answered(message=view)
 
     async def list_page(self, request: Request) -> Answered:
         """A page of executions."""
@@ -343,7 +343,7 @@ def list_answer(
     message = messages.ExecutionList(
         executions=views, cursor=cursor, applied_index=services.state.applied_index
     )
-    return Answered(message=message, headers=services.applied_headers())
+    return Answered(message=message)
 
 
 def clip(text: str, longest: int) -> str:

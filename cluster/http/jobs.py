@@ -100,8 +100,7 @@ class Jobs:
         if refusal is not None:
             raise refusal
         answer = self._created(created)
-        headers = self._services.applied_headers()
-        headers["Location"] = f"/v1/jobs/{answer.job_id}"
+        headers = {"Location": f"/v1/jobs/{answer.job_id}"}
         is_new = answer.status == "created" and not verdict.repeated
         return Answered(message=answer, status=201 if is_new else 200, headers=headers)
 
@@ -134,8 +133,7 @@ class Jobs:
         return Answered(
             message=messages.JobsCreated(
                 results=results, applied_index=self._services.state.applied_index
-            ),
-            headers=self._services.applied_headers(),
+            )
         )
 
     async def get(self, request: Request) -> Answered:
@@ -151,7 +149,7 @@ class Jobs:
             request.answer_form,
             services.wall_clock_ms(),
         )
-        return Answered(message=view, headers=services.applied_headers())
+        return Answered(message=view)
 
     async def list_page(self, request: Request) -> Answered:
         """A page of jobs."""
@@ -181,8 +179,7 @@ class Jobs:
         return Answered(
             message=messages.JobList(
                 jobs=views, cursor=cursor, applied_index=services.state.applied_index
-            ),
-            headers=services.applied_headers(),
+            )
         )
 
     async def cancel(self, request: Request) -> Answered:
@@ -194,8 +191,7 @@ class Jobs:
         if status is CancelStatus.UNKNOWN:
             raise _no_job(request)
         return Answered(
-            message=messages.JobCancelled(job_id=str(job_id), status=_CANCELLED[status]),
-            headers=self._services.applied_headers(),
+            message=messages.JobCancelled(job_id=str(job_id), status=_CANCELLED[status])
         )
 
     def _build(self, body: messages.NewJob, prefix: str, key: str) -> operations.NewJob:

@@ -10,7 +10,6 @@ import msgspec
 
 from timeball.client.errors import NotFound, OutcomeUnknown
 from timeball.cluster.dispatch.dispatcher import Dispatcher
-from timeball.cluster.http.exchange import APPLIED_INDEX
 from timeball.cluster.raft.errors import OutcomeUnknown as ConsensusOutcomeUnknown
 from timeball.cluster.raft.interface import Replica
 from timeball.cluster.settings import NodeSettings, Settings
@@ -35,10 +34,6 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ready: Callable[[], bool]
     """Whether this node has caught up and is in touch with a majority."""
     wall_clock_ms: Callable[[], int]
-
-    def applied_headers(self) -> dict[str, str]:
-        """How far the state is that an answer was read from."""
-        return {APPLIED_INDEX: str(self.state.applied_index)}
 
     def require_queue(self, queue: str, field: str = "queue") -> None:
         """Raise NotFound for a queue outside of the configured ones, if they are a closed list."""

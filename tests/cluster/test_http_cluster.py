@@ -233,6 +233,7 @@ async def test_every_node_serves_reads_of_its_own_state(
 
         async def served(path: str = path) -> bool:
             async with session.get(path) as answer:
+                # Also told by a node that has not got as far as the job.
                 assert int(answer.headers["Timeball-Applied-Index"]) > 0
                 return answer.status == 200
 

@@ -201,7 +201,9 @@ async def test_a_forwarded_request_is_never_forwarded_again(
         raise NotLeader("b")
 
     route = Route(method="POST", pattern="/v1/jobs", handler=not_leading, leader=True)
-    application = Application([route], serving=lambda: serving, forwarder=forwarder)
+    application = Application(
+        [route], serving=lambda: serving, applied_index=lambda: 7, forwarder=forwarder
+    )
     first = request(**{"content-type": "application/json"})
     assert (await application.handle(first)).status == 200
     again = request(**{"content-type": "application/json", "timeball-hops": "1"})

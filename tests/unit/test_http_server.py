@@ -79,7 +79,9 @@ class Served:
         self.desk = Desk()
         (self.port,) = free_ports(1)
         forwarder = Forwarder(lambda: None, "http://here")
-        application = Application(self.desk.routes(), serving=lambda: True, forwarder=forwarder)
+        application = Application(
+            self.desk.routes(), serving=lambda: True, applied_index=lambda: 7, forwarder=forwarder
+        )
         self.server = HttpServer(application, LOOPBACK, self.port)
         self._writers: list[asyncio.StreamWriter] = []
 
