@@ -21,6 +21,7 @@ from timeball.cluster.dispatch.seams import Instruments
 from timeball.cluster.histogram import BatchHistogram
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.consensus import Consensus
+from timeball.cluster.stalls import StallWatch
 from timeball.cluster.state.machine import StateMachine
 
 _log = logging.getLogger(__name__)
@@ -73,6 +74,9 @@ class Measured(Protocol):
 
     @property
     def dispatcher(self) -> Dispatcher: ...
+
+    @property
+    def stalls(self) -> StallWatch: ...
 
     @property
     def serving(self) -> bool: ...
@@ -214,6 +218,10 @@ class _NodeCollector(Collector):
             ),
             "raft_snapshot_bytes": ("Size of the latest snapshot", stats.last_snapshot_bytes),
             "raft_snapshot_seconds": ("Time of the latest snapshot", stats.last_snapshot_s),
+            "loop_stall_seconds_max": (
+                "Longest hold-up of the event loop in the last minute",
+                self._node.stalls.longest_s(),
+            ),
             "proposals_pending": ("Operations that wait for an entry", commit.pending),
             "log_time_ahead_seconds": (
                 "How far log-time is ahead of this node's clock; a large value is clock skew",

@@ -37,6 +37,7 @@ from timeball.cluster.raft.interface import Applied, Observer
 from timeball.cluster.raft.network import Network
 from timeball.cluster.raft.settings import CommitSettings, RaftSettings
 from timeball.cluster.settings import Address, ConfigError, Settings
+from timeball.cluster.stalls import StallWatch
 from timeball.cluster.state import operations
 from timeball.cluster.state.machine import Applied as StateApplied
 from timeball.cluster.state.machine import StateMachine
@@ -102,6 +103,7 @@ class Node(Observer):
             last_log_time=lambda: self.state.log_time_ms,
             clock=clock,
         )
+        self.stalls = StallWatch()
         self.metrics = Metrics(self)
         self.dispatcher = Dispatcher(
             self.state,
@@ -142,6 +144,7 @@ class Node(Observer):
             await self._close()
             raise
         _tame_collector()
+        self.stalls.start(asyncio.get_running_loop())
         _log.info("%s serves at %s", self.me.name, self.me.http_url)
 
     async def run(self) -> int:
@@ -171,6 +174,7 @@ class Node(Observer):
         await self._close()
 
     async def _close(self) -> None:
+        self.stalls.stop()
         await self.http.stop()
         await self.forwarder.stop()
         await self.consensus.stop()
