@@ -387,6 +387,7 @@ async def test_metrics_name_what_happened(
         "timeball_raft_term",
         "timeball_raft_serving 1.0",
         "timeball_raft_applied_lag",
+        "timeball_loop_stall_seconds_max",
         "timeball_created_total",
         "timeball_claimed_total",
         "timeball_stale_total",
