@@ -186,6 +186,9 @@ class Connection(asyncio.Protocol):
             self.send(b"")
 
 
+_REFUSALS_TOLD_EVERY_S = 10.0
+
+
 class TcpNetwork:
     """The `Network` of real clusters."""
 
@@ -218,6 +221,8 @@ class TcpNetwork:
         """Messages not sent, for want of a connection or of room in its buffer."""
         self.refusals = 0
         """Connections closed because the other side did not prove itself or broke the rules."""
+        self._refusals_told = 0
+        self._tell_refusals_at = float("-inf")
 
     async def start(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -308,8 +313,19 @@ class TcpNetwork:
 
     def refused(self, connection: Connection, reason: str) -> None:
         self.refusals += 1
-        who = connection.peer or "a stranger"
-        _logger.warning("%s: closed the connection with %s: %s", self.name, who, reason)
+        now = self.clock()
+        if now < self._tell_refusals_at:
+            return  # a peer with another secret dials several times a second, for ever
+        others = self.refusals - self._refusals_told - 1
+        self._refusals_told = self.refusals
+        self._tell_refusals_at = now + _REFUSALS_TOLD_EVERY_S
+        _logger.warning(
+            "%s: closed the connection with %s: %s%s",
+            self.name,
+            connection.peer or "a stranger",
+            reason,
+            f" ({others} others since the last such line)" if others else "",
+        )
 
     def lost(self, connection: Connection) -> None:
         self._strangers.discard(connection)

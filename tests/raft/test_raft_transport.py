@@ -24,7 +24,7 @@ from timeball.cluster.raft.handshake import (
 )
 from timeball.cluster.raft.messages import AppendReply, Message, SnapshotChunk, TimeoutNow
 from timeball.cluster.raft.settings import RaftSettings
-from timeball.cluster.raft.transport import TcpNetwork
+from timeball.cluster.raft.transport import Connection, TcpNetwork
 
 SECRET = b"the secret of the cluster"
 CLUSTER = "c" * 32
@@ -399,3 +399,21 @@ async def test_a_proof_must_be_one():
     transcript = Transcript(SECRET, Hello(1, CLUSTER, "b", "a", b"n" * 32), b"m" * 32)
     with pytest.raises(Refused):
         transcript.check("dialler", Proof(b""))
+
+
+async def test_refusals_are_logged_now_and_then_and_counted_always(
+    caplog: pytest.LogCaptureFixture,
+):
+    now = 0.0
+    network = TcpNetwork(
+        "a", {"a": ("h", 1)}, CLUSTER, SECRET, SETTINGS, lambda: now, random.Random(1)
+    )
+    connection = Connection(network, None)
+    for _ in range(50):
+        network.refused(connection, "a wrong secret")
+    now = 11.0
+    network.refused(connection, "a wrong secret")
+    assert network.refusals == 51
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.endswith("a wrong secret")
+    assert second.endswith("(49 others since the last such line)")
