@@ -65,9 +65,9 @@ def claim(store: Store, operation: Claim) -> list[int]:
         if remembered is not None:
             tokens_by_hold = {(job, nominal_ms): token for job, nominal_ms, token in remembered}
             return [tokens_by_hold.get(hold, 0) for hold in wanted]
-    worker = operation.worker[: limits.MAX_WORKER_CHARS]
+    worker, lease_ms = operation.worker[: limits.MAX_WORKER_CHARS], operation.lease_ms
     tokens = [
-        token if _lease(store, job, nominal_ms, token, worker, operation.lease_ms) else 0
+        token if _lease(store, job, nominal_ms, token, worker, lease_ms) else 0
         for (job, nominal_ms), token in zip(wanted, store.number_tokens(len(wanted)), strict=True)
     ]
     if request_id:
@@ -89,20 +89,17 @@ def _lease(
     store: Store, job_id: int, nominal_ms: int, token: int, worker: str, lease_ms: int
 ) -> bool:
     execution = store.execution(job_id, nominal_ms)
-    if (
-        execution is None
-        or execution.state is not _SCHEDULED
-        or execution.due_ms > store.log_time_ms
-    ):
+    now_ms = store.log_time_ms
+    if execution is None or execution.state is not _SCHEDULED or execution.due_ms > now_ms:
         return False
     store.lease(execution, token)
     execution.attempts_used += 1
     store.counters.claimed += 1
     attempts = execution.attempts
     if attempts is None:
-        execution.attempts = [Attempt(token, worker, lease_ms, store.log_time_ms)]
+        execution.attempts = [Attempt(token, worker, lease_ms, now_ms)]
         return True
-    attempt = Attempt(token, worker, lease_ms, store.log_time_ms, number=attempts[-1].number + 1)
+    attempt = Attempt(token, worker, lease_ms, now_ms, number=attempts[-1].number + 1)
     if len(attempts) >= limits.ATTEMPTS_KEPT:
         del attempts[0]
     attempts.append(attempt)

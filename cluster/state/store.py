@@ -80,9 +80,10 @@ class JobMap:
 
     def remove(self, job: Job) -> None:
         """Remove a job that is here."""
-        key = job.id >> _SHARD_BITS
+        job_id = job.id
+        key = job_id >> _SHARD_BITS
         shard = self._shards[key]
-        del shard[job.id]
+        del shard[job_id]
         self._count -= 1
         if not shard:
             del self._shards[key]
@@ -181,9 +182,10 @@ class Store:
         if job is None:
             return None
         executions = job.executions
-        if isinstance(executions, dict):
-            return executions.get(nominal_ms)
-        return executions if executions.nominal_ms == nominal_ms else None
+        if type(executions) is Execution:
+            return executions if executions.nominal_ms == nominal_ms else None
+        assert isinstance(executions, dict)
+        return executions.get(nominal_ms)
 
     def executions_of(self, job: Job) -> list[Execution]:
         """The kept executions of a job by nominal time."""
@@ -289,9 +291,10 @@ class Store:
     def complete_if_idle(self, job: Job) -> None:
         """Complete an active job whose timetable has ended, once nothing is under way."""
         executions = job.executions
-        if not isinstance(executions, dict):
+        if type(executions) is Execution:
             idle = executions.state in TERMINAL
         else:
+            assert isinstance(executions, dict)
             idle = all(execution.state in TERMINAL for execution in executions.values())
         if idle:
             job.state = _COMPLETED
@@ -304,17 +307,20 @@ class Store:
         """
         job = execution.job
         counts = self.queues[job.queue]
-        if execution.state is _SUCCEEDED:
+        state = execution.state
+        if state is _SUCCEEDED:
             counts.succeeded -= 1
-        elif execution.state is _DEAD:
+        elif state is _DEAD:
             counts.dead -= 1
         else:
             counts.cancelled -= 1
-        if isinstance(job.executions, dict):
-            del job.executions[execution.nominal_ms]
+        executions = job.executions
+        if executions is execution:
+            job.executions = executions = NO_EXECUTIONS
         else:
-            job.executions = NO_EXECUTIONS
-        if not job.executions and job.state is not _ACTIVE:
+            assert isinstance(executions, dict)
+            del executions[execution.nominal_ms]
+        if not executions and job.state is not _ACTIVE:
             self.drop_job(job)
 
     def drop_job(self, job: Job) -> None:
