@@ -42,8 +42,8 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     commit_notice_s: float = 0.01
     """Followers are told of a commit after this at the latest; the next entry may be sooner.
 
-    Telling them apart costs a message, and a wakeup, for each of them: under load, entries come
-    more often than this, and carry the news for nothing.
+    To tell them apart from entries costs a message to each of them, and a wakeup there; it is also
+    how far a follower's reads lag behind when no further entry comes.
     """
 
     transfer_timeout_s: float = 1.0
