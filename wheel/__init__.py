@@ -9,7 +9,7 @@ millisecond, and `ReadyQueue` holds those whose due time has come, in the order
 in which claims take them.
 """
 
-from timeball.wheel.ready_queue import PRIORITIES, ReadyQueue, partition_of
+from timeball.wheel.ready_queue import PRIORITIES, ReadyQueue, partition_of, partition_of_numbers
 from timeball.wheel.time_buckets import TimeBuckets
 from timeball.wheel.timing_wheel import Timer, TimingWheel
 
@@ -20,4 +20,5 @@ __all__ = [
     "Timer",
     "TimingWheel",
     "partition_of",
+    "partition_of_numbers",
 ]

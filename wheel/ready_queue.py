@@ -13,13 +13,17 @@ PRIORITIES: Final = 10
 """Priorities are the integers from 0 to 9; 9 goes first."""
 
 _STALE_ENTRIES_ALLOWED: Final = 64
+# 2**64 divided by the golden ratio and by 1 + sqrt(2), made odd.
+_GOLDEN_RATIO: Final = 0x9E3779B97F4A7C15
+_SILVER_RATIO: Final = 0x6A09E667F3BCC909
+_64_BITS: Final = (1 << 64) - 1
 
 # Due time, sequence, number of the push, item.
 _Entry: TypeAlias = tuple[int, int, int, T]
 
 
 def partition_of(key: str | bytes | int, partitions: int) -> int:
-    """The partition, 0 to `partitions` - 1, of a partition key or an execution id.
+    """The partition, 0 to `partitions` - 1, of a partition key.
 
     The same on every node, in every run and release (CRC-32 of the key's UTF-8
     or decimal text), unlike `hash`.
@@ -27,6 +31,18 @@ def partition_of(key: str | bytes | int, partitions: int) -> int:
     assert partitions >= 1
     data = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
     return crc32(data) % partitions
+
+
+def partition_of_numbers(first: int, second: int, partitions: int) -> int:
+    """The partition, 0 to `partitions` - 1, of what two numbers name and no key.
+
+    The same on every node, in every run and release: multiplicative hashing (Knuth,
+    The Art of Computer Programming, volume 3, section 6.4), each number by a ratio of
+    its own. Takes a fraction of the time that a text and its CRC would take.
+    """
+    assert partitions >= 1
+    spread = first * _GOLDEN_RATIO + second * _SILVER_RATIO
+    return (spread & _64_BITS) * partitions >> 64
 
 
 class ReadyQueue(Generic[T]):

@@ -149,7 +149,7 @@ class TimingWheel(Generic[T]):
         """Whether the timer is still to fire."""
         if timer.due_ms < self._time:
             return timer in self._late
-        return self._level_holding(timer) is not None
+        return self._place_of(timer) is not None
 
     def insert(self, due_ms: int, item: T) -> Timer[T]:
         """Fire `item` at the first `advance` whose `now_ms` is at or after `due_ms`.
@@ -185,10 +185,10 @@ class TimingWheel(Generic[T]):
             del self._late[timer]
             self._sweep_late()
         else:
-            level = self._level_holding(timer)
-            if level is None:
+            place = self._place_of(timer)
+            if place is None:
                 return False
-            slot = self._slot(level, due_ms)
+            level, slot = place
             del slot[timer]
             if not slot:
                 self._vacate(level, due_ms)
@@ -317,22 +317,27 @@ class TimingWheel(Generic[T]):
         self._run_at += len(step)
         return [(timer, slot.pop(timer)) for timer in step if timer in slot]
 
-    def _level_holding(self, timer: Timer[T]) -> int | None:
-        """The level of the slot that holds a timer due at or after the wheel's time."""
-        bits = (timer.due_ms ^ self._time).bit_length()
+    def _place_of(self, timer: Timer[T]) -> tuple[int, dict[Timer[T], T]] | None:
+        """The slot that holds a timer due at or after the wheel's time, and its level."""
+        due_ms = timer.due_ms
+        bits = (due_ms ^ self._time).bit_length()
         level = _LEVEL_OF_BITS[bits] if bits <= _WHEEL_BITS else _OVERFLOW
-        if timer in self._slot(level, timer.due_ms):
-            return level
+        slot = self._slot(level, due_ms)
+        if timer in slot:
+            return level, slot
         # It may not have been moved yet from the slot that is being cascaded.
-        if level < self._floor and timer in self._slot(self._floor, timer.due_ms):
-            return self._floor
+        if level < self._floor:
+            slot = self._slot(self._floor, due_ms)
+            if timer in slot:
+                return self._floor, slot
         return None
 
     def _slot(self, level: int, due_ms: int) -> dict[Timer[T], T]:
         """The slot or block to which `due_ms` belongs at `level`; to read or delete from."""
         if level == _OVERFLOW:
             return self._blocks.get(due_ms >> _WHEEL_BITS) or {}
-        return self._slots[_FIRST_SLOTS[level] + ((due_ms >> _SHIFTS[level]) & _MASKS[level])]
+        shift, mask, first = _WHEEL_LEVELS[level]
+        return self._slots[first + (due_ms >> shift & mask)]
 
     def _block(self, number: int) -> dict[Timer[T], T]:
         """The overflow block of that number, made if there is none."""

@@ -95,9 +95,10 @@ class Duty:
 
     def applied(self, touched: Iterable[Item]) -> None:
         """The log changed these records: derive anew what is to happen to each."""
+        now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
         for record in touched:
             if type(record) is Execution:
-                self._derive_execution(record)
+                self._derive_execution(record, now_ms, monotonic_ms)
             else:
                 assert isinstance(record, Job)
                 self.planner.moved(record)
@@ -112,19 +113,19 @@ class Duty:
                 self._wake_by(self._timers.monotonic_ms())
             yield from self.claims.bind()
 
-    def _derive_execution(self, execution: Execution) -> None:
+    def _derive_execution(self, execution: Execution, now_ms: int, monotonic_ms: int) -> None:
         """One place for each: in flight, leased, ready, in the wheel, or in its bucket."""
         state = execution.state
         in_flight = execution in self.claims.in_flight
         if state is _LEASED or state is _RUNNING:
             if not in_flight:
                 self._withdraw(execution)
-            self.leases.hold(execution)
+            self.leases.hold(execution, monotonic_ms)
             return
         was_held = self.leases.drop(execution)
         if state is _SCHEDULED:
             if not in_flight:  # else its claim's verdict, on the way, decides
-                self._place(execution)
+                self._place(execution, now_ms)
         elif not was_held:
             self._withdraw(execution)
 
@@ -135,14 +136,15 @@ class Duty:
 
     def _derive_again(self, executions: Sequence[Execution]) -> None:
         """Place executions whose claim came to nothing; the log has not touched them."""
+        now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
         for execution in executions:
-            self._derive_execution(execution)
+            self._derive_execution(execution, now_ms, monotonic_ms)
         self._arm()
 
-    def _place(self, execution: Execution) -> None:
+    def _place(self, execution: Execution, now_ms: int) -> None:
         """A scheduled execution: to the ready queue, the wheel, or left in its bucket."""
         due_ms = execution.due_ms
-        if due_ms <= self.now_ms():
+        if due_ms <= now_ms:
             self._disarm(execution)
             self._make_ready(execution)
             return
@@ -241,7 +243,7 @@ class Duty:
         elif record.state in HELD:
             self.leases.hold(record, now_ms=now_ms)
         elif record.state is _SCHEDULED and record not in self.claims.in_flight:
-            self._place(record)
+            self._place(record, now_ms)
 
     def _arm(self, *, soon: bool = False) -> None:
         """See that the next tick comes when there is something to do, or to look at."""

@@ -92,11 +92,14 @@ class Leases:
         """Live leases known so far."""
         return len(self._holds)
 
-    def hold(self, execution: Execution, *, now_ms: int | None = None) -> _Hold:
+    def hold(
+        self, execution: Execution, monotonic_ms: int | None = None, *, now_ms: int | None = None
+    ) -> _Hold:
         """See that a leased execution has its timer; a lease begins when first seen.
 
-        `now_ms` is given for a lease that an earlier leader granted: how much of the
-        attempt's timeout is over by then (never less than one lease remains).
+        `monotonic_ms` is given by who has read that clock already, for many. `now_ms` is
+        given for a lease that an earlier leader granted: how much of the attempt's timeout
+        is over by then (never less than one lease remains).
         """
         known = self._holds.get(execution)
         if known is not None:
@@ -106,13 +109,15 @@ class Leases:
         assert execution.state in HELD
         assert execution.attempts is not None, "a token was granted, so there is an attempt"
         attempt = execution.attempts[-1]
-        monotonic = self._timers.monotonic_ms() + 1  # a millisecond that has begun is not over
+        if monotonic_ms is None:
+            monotonic_ms = self._timers.monotonic_ms()
+        monotonic_ms += 1  # a millisecond that has begun is not over
         limit: int | None = None
         if timeout_ms := execution.job.timeout_ms:
             over = 0 if now_ms is None else max(now_ms - attempt.claimed_ms, 0)
-            limit = monotonic + min(timeout_ms, max(timeout_ms - over, attempt.lease_ms))
+            limit = monotonic_ms + min(timeout_ms, max(timeout_ms - over, attempt.lease_ms))
         hold = _Hold(execution, execution.token, attempt.lease_ms, 0, limit)
-        hold.extend(monotonic)
+        hold.extend(monotonic_ms)
         hold.timer = self._wheel.insert(hold.deadline_ms, hold)
         self._holds[execution] = hold
         return hold

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timeball.cluster.state.records import Execution
-from timeball.wheel import ReadyQueue, partition_of
+from timeball.wheel import ReadyQueue, partition_of, partition_of_numbers
 
 _IDLE_QUEUES_KEPT = 256
 
@@ -23,10 +23,13 @@ class ReadyWork:
             queue = self._add_queue(job.queue)
         elif execution in queue:
             return
-        key = job.partition_key or f"{job.id}-{execution.nominal_ms}"
+        if job.partition_key:
+            partition = partition_of(job.partition_key, self._partitions)
+        else:
+            partition = partition_of_numbers(job.id, execution.nominal_ms, self._partitions)
         queue.push(
             execution,
-            partition=partition_of(key, self._partitions),
+            partition=partition,
             priority=job.priority,
             due_ms=execution.due_ms,
             sequence=execution.sequence,

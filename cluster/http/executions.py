@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from timeball.client import messages
 from timeball.client.errors import Conflict, LeaseLost, NotFound, TimeballError
-from timeball.cluster.http.codec import BodyDecoder, pack_value
+from timeball.cluster.http.codec import EMPTY, BodyDecoder, pack_value
 from timeball.cluster.http.exchange import Answered, Handler, Request
 from timeball.cluster.http.paging import (
     fitting,
@@ -206,20 +206,23 @@ class Executions:
     async def _holds(
         self, items: Items, kind: type[operations.Start] | type[operations.Release]
     ) -> list[messages.Report]:
-        def build(_field: str, item: Any, job: int, nominal_ms: int) -> tuple[int, int, int]:
+        def build(_place: int, item: Any, job: int, nominal_ms: int) -> tuple[int, int, int]:
             return job, nominal_ms, item.token
 
-        return await self._report(items, "", build, kind)
+        return await self._report(items, build, kind)
 
     async def _complete(self, items: Items, prefix: str) -> list[messages.Report]:
-        def build(field: str, item: Any, job: int, nominal_ms: int) -> operations.Success:
-            result = pack_value(item.result, f"{field}result")
+        def build(place: int, item: Any, job: int, nominal_ms: int) -> operations.Success:
+            result = EMPTY
+            if item.result is not None:
+                field = f"{prefix}[{place}].result" if prefix else "result"
+                result = pack_value(item.result, field)
             return operations.Success(job, nominal_ms, item.token, result, item.started_ms or 0)
 
-        return await self._report(items, prefix, build, operations.Succeed)
+        return await self._report(items, build, operations.Succeed)
 
     async def _fail(self, items: Items, _prefix: str) -> list[messages.Report]:
-        def build(_field: str, item: Any, job: int, nominal_ms: int) -> operations.Failure:
+        def build(_place: int, item: Any, job: int, nominal_ms: int) -> operations.Failure:
             return operations.Failure(
                 job,
                 nominal_ms,
@@ -231,13 +234,12 @@ class Executions:
                 item.started_ms or 0,
             )
 
-        return await self._report(items, "", build, operations.Fail)
+        return await self._report(items, build, operations.Fail)
 
     async def _report(
         self,
         items: Items,
-        prefix: str,
-        build: Callable[[str, Any, int, int], Any],
+        build: Callable[[int, Any, int, int], Any],
         kind: Callable[[list[Any]], operations.AnyOperation],
     ) -> list[messages.Report]:
         """Propose one report for each item whose id can name an execution; answer all."""
@@ -250,13 +252,13 @@ class Executions:
             except ValueError:
                 continue  # it names nothing that ever existed: unknown
             places.append(place)
-            built.append(build(f"{prefix}[{place}]." if prefix else "", item, *identity))
+            built.append(build(place, item, *identity))
         parts = [kind(part) for part in _split(built)]
         if parts:
             answers = await propose_all(self._services.propose, parts)
             flat = [verdict for answer in answers for verdict in answer]
             for place, verdict in zip(places, flat, strict=True):
-                verdicts[place] = Verdict(verdict)
+                verdicts[place] = verdict
         return [
             answer_report(item.execution_id, verdict)
             for item, verdict in zip(items, verdicts, strict=True)
@@ -356,11 +358,11 @@ def _split(items: list[Any]) -> list[list[Any]]:
     parts: list[list[Any]] = []
     size = MAX_OPERATION_BYTES
     for item in items:
-        weight = (
-            _OVERHEAD_BYTES
-            + len(getattr(item, "result", b""))
-            + 4 * len(getattr(item, "message", ""))
-        )
+        weight = _OVERHEAD_BYTES
+        if type(item) is operations.Success:
+            weight += len(item.result)
+        elif type(item) is operations.Failure:
+            weight += 4 * len(item.message)
         if size + weight > MAX_OPERATION_BYTES:
             parts.append([])
             size = 0

@@ -38,6 +38,9 @@ FULL_RETRY_MS = 1_000
 MAX_OPERATION_BYTES = 256 * 1024
 """A batch beyond this travels as several operations: an entry of the log is bounded."""
 _OVERHEAD_BYTES = 1_024
+_PREFIXES = tuple(f"jobs[{place}]." for place in range(messages.MAX_BATCH))
+_CREATED = CreateStatus.CREATED
+_EXISTING = frozenset({CreateStatus.CREATED, CreateStatus.DUPLICATE})
 _CANCELLED: dict[CancelStatus, Any] = {
     CancelStatus.CANCELLED: "cancelled",
     CancelStatus.REQUESTED: "requested",
@@ -92,14 +95,15 @@ class Jobs:
             raise InvalidRequest.at(
                 "idempotency_key", "the header Idempotency-Key names another key than the body"
             )
-        job = self._build(body, "", key or body.idempotency_key or "")
+        key = key or body.idempotency_key or ""
+        job = self._build(body, "", key, self._services.wall_clock_ms())
         verdict = await self._services.propose(operations.CreateJobs(request_id, [job]))
         assert isinstance(verdict, JobsCreated)
         created = self._matched(verdict, 1)[0]
         refusal = _refusal(created, "")
         if refusal is not None:
             raise refusal
-        answer = self._created(created)
+        answer = self._created(job, created)
         headers = {"Location": f"/v1/jobs/{answer.job_id}"}
         is_new = answer.status == "created" and not verdict.repeated
         return Answered(message=answer, status=201 if is_new else 200, headers=headers)
@@ -109,11 +113,13 @@ class Jobs:
         read_query(request.query, ())
         body: messages.NewJobs = _many_jobs.decode(request.body, request.body_form)
         request_id = body.request_id or read_header(request, REQUEST_ID, 64)
+        now_ms = self._services.wall_clock_ms()
         turn = Turn()
         jobs: list[operations.NewJob] = []
-        for place, job in enumerate(body.jobs):
-            jobs.append(self._build(job, f"jobs[{place}].", job.idempotency_key or ""))
-            await turn.share()
+        for prefix, asked in zip(_PREFIXES, body.jobs, strict=False):
+            jobs.append(self._build(asked, prefix, asked.idempotency_key or "", now_ms))
+            if turn.is_long:
+                await turn.share()
         parts = [
             operations.CreateJobs(_part_id(request_id, number), part)
             for number, part in enumerate(_split(jobs))
@@ -122,14 +128,15 @@ class Jobs:
         turn = Turn()
         results: list[messages.JobCreated] = []
         for part, verdict in zip(parts, verdicts, strict=True):
-            for created in self._matched(verdict, len(part.jobs)):
-                refusal = _refusal(created, f"jobs[{len(results)}].")
+            for job, created in zip(part.jobs, self._matched(verdict, len(part.jobs)), strict=True):
+                refusal = _refusal(created, _PREFIXES[len(results)])
                 results.append(
-                    self._created(created)
+                    self._created(job, created)
                     if refusal is None
                     else messages.JobCreated(status="refused", problem=refusal.problem())
                 )
-                await turn.share()
+                if turn.is_long:
+                    await turn.share()
         return Answered(
             message=messages.JobsCreated(
                 results=results, applied_index=self._services.state.applied_index
@@ -194,12 +201,14 @@ class Jobs:
             message=messages.JobCancelled(job_id=str(job_id), status=_CANCELLED[status])
         )
 
-    def _build(self, body: messages.NewJob, prefix: str, key: str) -> operations.NewJob:
+    def _build(
+        self, body: messages.NewJob, prefix: str, key: str, now_ms: int
+    ) -> operations.NewJob:
         """The operation for one job; raises InvalidRequest naming the field after `prefix`."""
-        self._services.require_queue(body.queue, f"{prefix}queue")
-        plan = read_schedule(body.schedule, f"{prefix}schedule", self._services.wall_clock_ms())
+        self._services.require_queue(body.queue, prefix + "queue")
+        plan = read_schedule(body.schedule, prefix + "schedule", now_ms)
         policy = _policy(body.retry)
-        payload = pack_value(body.payload, f"{prefix}payload")
+        payload = pack_value(body.payload, prefix + "payload")
         mark = b""
         if key:
             mark = fingerprint(
@@ -212,17 +221,17 @@ class Jobs:
                 body.timeout_ms,
             )
         return operations.NewJob(
-            queue=body.queue,
-            payload=payload,
-            first_ms=plan.first_ms,
-            delay_ms=plan.delay_ms,
-            timetable=plan.timetable,
-            priority=body.priority,
-            partition_key=body.partition_key,
-            retry=policy,
-            timeout_ms=body.timeout_ms or 0,
-            idempotency_key=key,
-            fingerprint=mark,
+            body.queue,
+            payload,
+            plan.first_ms,
+            plan.delay_ms,
+            plan.timetable,
+            body.priority,
+            body.partition_key,
+            policy,
+            body.timeout_ms or 0,
+            key,
+            mark,
         )
 
     def _matched(self, verdict: JobsCreated, expected: int) -> Sequence[Created]:
@@ -230,17 +239,18 @@ class Jobs:
             raise KeyReused.at("request_id", "this request id belongs to another request")
         return verdict.jobs
 
-    def _created(self, created: Created) -> messages.JobCreated:
-        job = self._services.state.job(created.job)
+    def _created(self, asked: operations.NewJob, created: Created) -> messages.JobCreated:
+        # A repeat may tell of an earlier job, whose timetable has another anchor.
+        job = None if asked.timetable is None else self._services.state.job(created.job)
         if job is not None and job.timetable is not None:
             fires = render_fires(job.timetable, created.nominal_ms - 1)
         else:
             fires = [render_instant(created.nominal_ms)]
         return messages.JobCreated(
-            status="created" if created.status is CreateStatus.CREATED else "duplicate",
-            job_id=str(created.job),
-            execution_id=messages.encode_execution_id(created.job, created.nominal_ms),
-            next_fires=fires,
+            "created" if created.status is _CREATED else "duplicate",
+            str(created.job),
+            messages.encode_execution_id(created.job, created.nominal_ms),
+            fires,
         )
 
 
@@ -262,9 +272,9 @@ def _part_id(request_id: str, number: int) -> str:
 
 
 def _refusal(created: Created, prefix: str) -> TimeballError | None:
+    if created.status in _EXISTING:
+        return None
     match created.status:
-        case CreateStatus.CREATED | CreateStatus.DUPLICATE:
-            return None
         case CreateStatus.KEY_REUSED:
             return KeyReused.at(
                 f"{prefix}idempotency_key", "this key is known with another request"
@@ -275,7 +285,8 @@ def _refusal(created: Created, prefix: str) -> TimeballError | None:
                 status=429,
                 retry_after_ms=FULL_RETRY_MS,
             )
-        case CreateStatus.INVALID:
+        case _:
+            assert created.status is CreateStatus.INVALID
             return InvalidRequest.at(prefix.rstrip(".") or "body", "beyond the cluster's limits")
 
 

@@ -33,12 +33,12 @@ def read_schedule(schedule: messages.Schedule | None, field: str, now_ms: int) -
     match schedule:
         case None:
             return Plan(meaning=("now",))
-        case messages.At(time):
+        case messages.At():
             # 0 means "no instant" in the log; the first millisecond of 1970 is as long past.
-            instant_ms = max(parse_instant(time, f"{field}.time"), 1)
+            instant_ms = max(parse_instant(schedule.time, field + ".time"), 1)
             return Plan(meaning=("at", instant_ms), first_ms=instant_ms)
-        case messages.After(delay_ms):
-            return Plan(meaning=("after", delay_ms), delay_ms=delay_ms)
+        case messages.After():
+            return Plan(meaning=("after", schedule.delay_ms), delay_ms=schedule.delay_ms)
         case messages.Every():
             anchor_ms = _optional(schedule.anchor, f"{field}.anchor")
             timetable: operations.Every | operations.Cron = operations.Every(

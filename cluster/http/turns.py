@@ -13,11 +13,15 @@ class Turn:
 
     def __init__(self) -> None:
         """The turn begins; call it within the running loop."""
-        self._loop = asyncio.get_running_loop()
-        self._began_s = self._loop.time()
+        self._time = asyncio.get_running_loop().time
+        self._began_s = self._time()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether to share it now: look after each item."""
+        return self._time() - self._began_s >= LONGEST_TURN_S
 
     async def share(self) -> None:
-        """Let others run, if the turn has been long: call it after each item."""
-        if self._loop.time() - self._began_s >= LONGEST_TURN_S:
-            await asyncio.sleep(0)
-            self._began_s = self._loop.time()
+        """Let others run, and begin a new turn."""
+        await asyncio.sleep(0)
+        self._began_s = self._time()

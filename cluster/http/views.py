@@ -191,16 +191,16 @@ def delivery(
     job = execution.job
     identity = messages.encode_execution_id(job.id, execution.nominal_ms)
     return messages.Delivery(
-        execution_id=identity,
-        job_id=str(job.id),
-        queue=job.queue,
-        token=token,
-        attempt=attempt,
-        max_attempts=job.retry.max_attempts,
-        nominal_ms=execution.nominal_ms,
-        due_ms=execution.due_ms,
-        lease_ms=lease_ms,
-        timeout_ms=job.timeout_ms,
-        idempotency_key=identity,
-        payload=show_value(job.payload, form),
+        identity,
+        str(job.id),
+        job.queue,
+        token,
+        attempt,
+        job.retry.max_attempts,
+        execution.nominal_ms,
+        execution.due_ms,
+        lease_ms,
+        job.timeout_ms,
+        identity,
+        show_value(job.payload, form),
     )

@@ -39,8 +39,12 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     probe_retry_s: float = 0.2
     """A probe, a vote request or a snapshot chunk without an answer is repeated after this."""
 
-    commit_notice_s: float = 0.003
-    """Followers are told of a commit after this at the latest; the next entry may be sooner."""
+    commit_notice_s: float = 0.01
+    """Followers are told of a commit after this at the latest; the next entry may be sooner.
+
+    To tell them apart from entries costs a message to each of them, and a wakeup there; it is also
+    how far a follower's reads lag behind when no further entry comes.
+    """
 
     transfer_timeout_s: float = 1.0
     """How long a stopping leader tries to hand leadership over."""

@@ -18,6 +18,8 @@ from timeball.cluster.state.transitions import Event
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
 from timeball.wheel import PRIORITIES
 
+_ACTIVE = JobState.ACTIVE
+_CREATED = CreateStatus.CREATED
 _INVALID = Created(CreateStatus.INVALID, 0, 0)
 _FULL = Created(CreateStatus.FULL, 0, 0)
 
@@ -41,7 +43,8 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
 
 
 def _create(store: Store, new: NewJob) -> Created:
-    if not (_within_limits(new) and (new.retry in store.policies or _sound_policy(new.retry))):
+    policy = store.policies.get(new.retry)
+    if not (_within_limits(new) and (policy is not None or _sound_policy(new.retry))):
         return _INVALID
     settings = store.settings
     key = new.idempotency_key
@@ -56,14 +59,14 @@ def _create(store: Store, new: NewJob) -> Created:
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):
         return _FULL
-    job = _add_job(store, new)
+    job = _add_job(store, new, policy or store.share_policy(new.retry))
     nominal_ms = job.planned_ms
     if key:
         store.keys.add(KeyRecord(key, job.created_ms, new.fingerprint, job.id, nominal_ms))
-    return Created(CreateStatus.CREATED, job.id, nominal_ms)
+    return Created(_CREATED, job.id, nominal_ms)
 
 
-def _add_job(store: Store, new: NewJob) -> Job:
+def _add_job(store: Store, new: NewJob, policy: RetryPolicy) -> Job:
     nominal_ms = new.first_ms or min(store.log_time_ms + new.delay_ms, limits.MAX_TIME_MS)
     one_shot = new.timetable is None
     job = Job(
@@ -71,12 +74,12 @@ def _add_job(store: Store, new: NewJob) -> Job:
         new.queue,
         new.payload,
         store.log_time_ms,
-        store.policies.get(new.retry) or store.share_policy(new.retry),
+        policy,
         new.priority,
         new.partition_key,
         new.timeout_ms,
         new.timetable,
-        JobState.ACTIVE,
+        _ACTIVE,
         nominal_ms,
         0,
         0,

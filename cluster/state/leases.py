@@ -28,10 +28,18 @@ from timeball.cluster.state.store import Store
 from timeball.cluster.state.transitions import TERMINAL, Event, move
 from timeball.cluster.state.verdicts import Verdict
 
+# Names of the module, since reading a member off its class takes ten times as long.
 _SCHEDULED = ExecutionState.SCHEDULED
 _LEASED = ExecutionState.LEASED
 _RUNNING = ExecutionState.RUNNING
+_DONE = ExecutionState.SUCCEEDED
+_SUCCEED = Event.SUCCEED
 _OPEN = Outcome.OPEN
+_SUCCEEDED = Outcome.SUCCEEDED
+_ACCEPTED = Verdict.ACCEPTED
+_DUPLICATE = Verdict.DUPLICATE
+_LATE_OUTCOMES = frozenset({Outcome.OPEN, Outcome.LEASE_EXPIRED, Outcome.TIMED_OUT})
+"""How the latest attempt may stand for its holder's report to count."""
 
 NON_RETRYABLE = "non_retryable"
 ATTEMPTS_EXHAUSTED = "attempts_exhausted"
@@ -57,9 +65,9 @@ def claim(store: Store, operation: Claim) -> list[int]:
         if remembered is not None:
             tokens_by_hold = {(job, nominal_ms): token for job, nominal_ms, token in remembered}
             return [tokens_by_hold.get(hold, 0) for hold in wanted]
-    worker = operation.worker[: limits.MAX_WORKER_CHARS]
+    worker, lease_ms = operation.worker[: limits.MAX_WORKER_CHARS], operation.lease_ms
     tokens = [
-        token if _lease(store, job, nominal_ms, token, worker, operation.lease_ms) else 0
+        token if _lease(store, job, nominal_ms, token, worker, lease_ms) else 0
         for (job, nominal_ms), token in zip(wanted, store.number_tokens(len(wanted)), strict=True)
     ]
     if request_id:
@@ -81,20 +89,17 @@ def _lease(
     store: Store, job_id: int, nominal_ms: int, token: int, worker: str, lease_ms: int
 ) -> bool:
     execution = store.execution(job_id, nominal_ms)
-    if (
-        execution is None
-        or execution.state is not _SCHEDULED
-        or execution.due_ms > store.log_time_ms
-    ):
+    now_ms = store.log_time_ms
+    if execution is None or execution.state is not _SCHEDULED or execution.due_ms > now_ms:
         return False
     store.lease(execution, token)
     execution.attempts_used += 1
     store.counters.claimed += 1
     attempts = execution.attempts
     if attempts is None:
-        execution.attempts = [Attempt(token, worker, lease_ms, store.log_time_ms)]
+        execution.attempts = [Attempt(token, worker, lease_ms, now_ms)]
         return True
-    attempt = Attempt(token, worker, lease_ms, store.log_time_ms, number=attempts[-1].number + 1)
+    attempt = Attempt(token, worker, lease_ms, now_ms, number=attempts[-1].number + 1)
     if len(attempts) >= limits.ATTEMPTS_KEPT:
         del attempts[0]
     attempts.append(attempt)
@@ -112,10 +117,10 @@ def _start(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
         return Verdict.UNKNOWN
     if token in store.leased and execution.token == token:
         if execution.state is _RUNNING:
-            return Verdict.DUPLICATE
+            return _DUPLICATE
         move(execution, Event.START, _RUNNING)
         _latest_attempt(execution).started_ms = store.log_time_ms
-        return Verdict.ACCEPTED
+        return _ACCEPTED
     store.counters.stale += 1
     return _stale_or_finished(execution, token)
 
@@ -129,17 +134,17 @@ def _succeed(store: Store, item: Success) -> Verdict:
     execution = store.execution(item.job, item.nominal_ms)
     if execution is None:
         return Verdict.UNKNOWN
-    verdict = _judge(store, execution, item.token, Outcome.SUCCEEDED)
-    if verdict is Verdict.DUPLICATE and execution.result != item.result:
+    verdict = _judge(store, execution, item.token, _SUCCEEDED)
+    if verdict is _DUPLICATE and execution.result != item.result:
         store.counters.stale += 1
         return Verdict.FINISHED
-    if verdict is not Verdict.ACCEPTED:
+    if verdict is not _ACCEPTED:
         return verdict
     if len(item.result) > limits.MAX_RESULT_BYTES:
         return Verdict.TOO_LARGE
-    _close_attempt(store, execution, Outcome.SUCCEEDED, item.started_ms)
+    _close_attempt(store, execution, _SUCCEEDED, item.started_ms)
     execution.result = item.result
-    store.finish(execution, Event.SUCCEED, ExecutionState.SUCCEEDED)
+    store.finish(execution, _SUCCEED, _DONE)
     store.counters.succeeded += 1
     return verdict
 
@@ -154,7 +159,7 @@ def _fail(store: Store, item: Failure) -> Verdict:
     if execution is None:
         return Verdict.UNKNOWN
     verdict = _judge(store, execution, item.token, Outcome.FAILED)
-    if verdict is not Verdict.ACCEPTED:
+    if verdict is not _ACCEPTED:
         return verdict
     attempt = _close_attempt(store, execution, Outcome.FAILED, item.started_ms)
     attempt.error_type = item.error_type[: limits.MAX_ERROR_TYPE_CHARS]
@@ -174,7 +179,7 @@ def _release(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
     if execution is None:
         return Verdict.UNKNOWN
     verdict = _judge(store, execution, token, Outcome.RELEASED)
-    if verdict is not Verdict.ACCEPTED:
+    if verdict is not _ACCEPTED:
         return verdict
     _close_attempt(store, execution, Outcome.RELEASED)
     # A late release may follow a replay, which has given the attempt back already.
@@ -201,12 +206,12 @@ def _expire(store: Store, job_id: int, nominal_ms: int, token: int, timed_out: b
     if execution.token != token or token not in store.leased:
         attempt = _attempt_of(execution, token)
         if attempt is not None and attempt.outcome is outcome:
-            return Verdict.DUPLICATE
+            return _DUPLICATE
         return _stale_or_finished(execution, token)
     attempt = _close_attempt(store, execution, outcome)
     store.counters.expired += 1
     _retry_or_die(store, execution, Event.EXPIRE, attempt)
-    return Verdict.ACCEPTED
+    return _ACCEPTED
 
 
 def replay(store: Store, operation: Replay) -> list[Verdict]:
@@ -228,7 +233,7 @@ def _replay(store: Store, job_id: int, nominal_ms: int) -> Verdict:
     execution.reason = ""
     store.reschedule(execution, Event.REPLAY, store.log_time_ms)
     store.counters.replayed += 1
-    return Verdict.ACCEPTED
+    return _ACCEPTED
 
 
 def _judge(store: Store, execution: Execution, token: int, reported: Outcome) -> Verdict:
@@ -236,16 +241,16 @@ def _judge(store: Store, execution: Execution, token: int, reported: Outcome) ->
     if token == execution.token and token:
         outcome = _latest_attempt(execution).outcome
         if outcome is reported:
-            return Verdict.DUPLICATE
+            return _DUPLICATE
         if execution.state in TERMINAL:
             store.counters.stale += 1
             return Verdict.FINISHED
-        if outcome in (_OPEN, Outcome.LEASE_EXPIRED, Outcome.TIMED_OUT):
-            return Verdict.ACCEPTED
+        if outcome in _LATE_OUTCOMES:
+            return _ACCEPTED
     else:
         earlier = _attempt_of(execution, token)
         if earlier is not None and earlier.outcome is reported:
-            return Verdict.DUPLICATE
+            return _DUPLICATE
     store.counters.stale += 1
     return Verdict.STALE
 

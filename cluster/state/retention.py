@@ -27,17 +27,16 @@ def trim(store: Store) -> None:
 
 def _trim_finished(store: Store, steps: int) -> None:
     finished = store.finished
-    keep = store.settings.keep_finished
+    surplus = len(finished) - store.settings.keep_finished
     newest_gone_ms = store.log_time_ms - store.settings.keep_finished_ms
-    while steps > 0 and finished:
-        if len(finished) <= keep and finished[0].finished_ms > newest_gone_ms:
+    for step in range(min(steps, len(finished))):
+        if step >= surplus and finished[0].finished_ms > newest_gone_ms:
             return
         ended = finished.popleft()
         if isinstance(ended, EndedJob):
             store.drop_job(ended.job)
         else:
             store.drop_execution(ended)
-        steps -= 1
 
 
 def _trim_dead(store: Store, steps: int) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from timeball.cluster.state import transitions
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import NUMBERED_PER_ENTRY, ClusterSettings, RetryPolicy
 from timeball.cluster.state.records import (
@@ -25,7 +24,7 @@ from timeball.cluster.state.records import (
     JobState,
     QueueCounts,
 )
-from timeball.cluster.state.transitions import TERMINAL, Event
+from timeball.cluster.state.transitions import TERMINAL, Event, move
 from timeball.wheel import TimeBuckets
 
 _SHARD_BITS = 17
@@ -34,12 +33,19 @@ _POLICIES_SHARED = 1_024
 NO_EXECUTIONS: dict[int, Execution] = {}
 """What a one-shot job holds before and after its execution; never changed."""
 
+# Names of the module, since reading a member off its class takes ten times as long.
 _SCHEDULED = ExecutionState.SCHEDULED
 _LEASED = ExecutionState.LEASED
 _RUNNING = ExecutionState.RUNNING
 _SUCCEEDED = ExecutionState.SUCCEEDED
 _DEAD = ExecutionState.DEAD
 _CANCELLED = ExecutionState.CANCELLED
+_ACTIVE = JobState.ACTIVE
+_COMPLETED = JobState.COMPLETED
+_CLAIM = Event.CLAIM
+
+
+_NO_JOBS: dict[int, Job] = {}
 
 
 class JobMap:
@@ -57,26 +63,27 @@ class JobMap:
 
     def get(self, job_id: int) -> Job | None:
         """The job of this id."""
-        shard = self._shards.get(job_id >> _SHARD_BITS)
-        return None if shard is None else shard.get(job_id)
+        return self._shards.get(job_id >> _SHARD_BITS, _NO_JOBS).get(job_id)
 
     def add(self, job: Job) -> None:
         """Add a job whose id is higher than all before."""
-        key = job.id >> _SHARD_BITS
+        job_id = job.id
+        key = job_id >> _SHARD_BITS
         shard = self._shards.get(key)
         if shard is None:
             assert not self._keys or self._keys[-1] < key, "job ids must rise"
             shard = self._shards[key] = {}
             self._keys.append(key)
-        assert job.id not in shard, "job ids must be new"
-        shard[job.id] = job
+        assert job_id not in shard, "job ids must be new"
+        shard[job_id] = job
         self._count += 1
 
     def remove(self, job: Job) -> None:
         """Remove a job that is here."""
-        key = job.id >> _SHARD_BITS
+        job_id = job.id
+        key = job_id >> _SHARD_BITS
         shard = self._shards[key]
-        del shard[job.id]
+        del shard[job_id]
         self._count -= 1
         if not shard:
             del self._shards[key]
@@ -175,9 +182,10 @@ class Store:
         if job is None:
             return None
         executions = job.executions
-        if isinstance(executions, dict):
-            return executions.get(nominal_ms)
-        return executions if executions.nominal_ms == nominal_ms else None
+        if type(executions) is Execution:
+            return executions if executions.nominal_ms == nominal_ms else None
+        assert isinstance(executions, dict)
+        return executions.get(nominal_ms)
 
     def executions_of(self, job: Job) -> list[Execution]:
         """The kept executions of a job by nominal time."""
@@ -213,7 +221,7 @@ class Store:
 
     def lease(self, execution: Execution, token: int) -> None:
         """Scheduled → leased under a new token."""
-        transitions.move(execution, Event.CLAIM, _LEASED)
+        move(execution, _CLAIM, _LEASED)
         self.pending.discard(execution.due_ms, execution)
         execution.token = token
         self.leased[token] = execution
@@ -226,7 +234,7 @@ class Store:
         """Back to scheduled, not to be handed out before `due_ms`."""
         counts = self.queues[execution.job.queue]
         self._leave(execution, counts)
-        transitions.move(execution, event, _SCHEDULED)
+        move(execution, event, _SCHEDULED)
         # One integer object for both, where they are equal, saves memory.
         execution.due_ms = execution.nominal_ms if due_ms == execution.nominal_ms else due_ms
         self.pending.add(due_ms, execution)
@@ -235,9 +243,10 @@ class Store:
 
     def finish(self, execution: Execution, event: Event, target: ExecutionState) -> None:
         """To a terminal state; the job ends with it if nothing else is to come."""
-        counts = self.queues[execution.job.queue]
+        job = execution.job
+        counts = self.queues[job.queue]
         self._leave(execution, counts)
-        transitions.move(execution, event, target)
+        move(execution, event, target)
         execution.finished_ms = self.log_time_ms
         if target is _DEAD:
             self.dead[execution] = None
@@ -252,8 +261,7 @@ class Store:
                 counts.cancelled += 1
                 counts.total_cancelled += 1
         self.touched.append(execution)
-        job = execution.job
-        if job.timetable_ended and job.state is JobState.ACTIVE:
+        if job.timetable_ended and job.state is _ACTIVE:
             self.complete_if_idle(job)
 
     def _leave(self, execution: Execution, counts: QueueCounts) -> None:
@@ -283,12 +291,13 @@ class Store:
     def complete_if_idle(self, job: Job) -> None:
         """Complete an active job whose timetable has ended, once nothing is under way."""
         executions = job.executions
-        if not isinstance(executions, dict):
+        if type(executions) is Execution:
             idle = executions.state in TERMINAL
         else:
+            assert isinstance(executions, dict)
             idle = all(execution.state in TERMINAL for execution in executions.values())
         if idle:
-            job.state = JobState.COMPLETED
+            job.state = _COMPLETED
 
     def drop_execution(self, execution: Execution) -> None:
         """Forget a terminal execution that no order of retention holds any more.
@@ -298,23 +307,26 @@ class Store:
         """
         job = execution.job
         counts = self.queues[job.queue]
-        if execution.state is _SUCCEEDED:
+        state = execution.state
+        if state is _SUCCEEDED:
             counts.succeeded -= 1
-        elif execution.state is _DEAD:
+        elif state is _DEAD:
             counts.dead -= 1
         else:
             counts.cancelled -= 1
-        if isinstance(job.executions, dict):
-            del job.executions[execution.nominal_ms]
+        executions = job.executions
+        if executions is execution:
+            job.executions = executions = NO_EXECUTIONS
         else:
-            job.executions = NO_EXECUTIONS
-        if not job.executions and job.state is not JobState.ACTIVE:
+            assert isinstance(executions, dict)
+            del executions[execution.nominal_ms]
+        if not executions and job.state is not _ACTIVE:
             self.drop_job(job)
 
     def drop_job(self, job: Job) -> None:
         """Forget an ended job that holds no execution."""
         assert not job.executions
-        assert job.state is not JobState.ACTIVE
+        assert job.state is not _ACTIVE
         self.jobs.remove(job)
         counts = self.queues[job.queue]
         counts.jobs -= 1

@@ -61,10 +61,22 @@ async def test_a_batch_of_timetables_lets_others_run_between_its_jobs(
     assert others >= 2 * 50, "once after each job is read, once after each is answered"
 
 
-async def test_a_short_turn_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_short_turn_is_not_shared(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "LONGEST_TURN_S", 3600.0)
-    turn = turns.Turn()
+    body = msgspec.json.encode({"jobs": [{}] * 50})
+    request = Request(method="POST", path="/v1/jobs/batch", body=body, body_form="json")
     ran: list[int] = []
     asyncio.get_running_loop().call_soon(ran.append, 1)
-    await turn.share()
+    await Jobs(services(tmp_path)).create_batch(request)
     assert not ran
+
+
+async def test_a_shared_turn_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    turn = turns.Turn()
+    assert not turn.is_long
+    now_s += turns.LONGEST_TURN_S
+    assert turn.is_long
+    await turn.share()
+    assert not turn.is_long

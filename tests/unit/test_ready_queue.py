@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from timeball.wheel import PRIORITIES, ReadyQueue, partition_of
+from timeball.wheel import PRIORITIES, ReadyQueue, partition_of, partition_of_numbers
 
 
 def push(
@@ -198,6 +198,8 @@ def test_a_push_asserts_its_arguments() -> None:
     with pytest.raises(AssertionError):
         partition_of("a", 0)
     with pytest.raises(AssertionError):
+        partition_of_numbers(1, 2, 0)
+    with pytest.raises(AssertionError):
         queue.take(-1)
     assert queue.take(9) == ["a"]
 
@@ -210,6 +212,16 @@ def test_the_partition_of_a_key_never_changes(key: str | bytes | int, partition:
     """Written down, because a release that hashed otherwise would reorder running queues."""
     assert partition_of(key, 16) == partition
     assert 0 <= partition_of(key, 7) < 7
+
+
+@pytest.mark.parametrize(
+    ("numbers", "partition"),
+    [((0, 0), 0), ((1, 0), 9), ((8392704, 1764480000123), 5)],
+)
+def test_the_partition_of_numbers_never_changes(numbers: tuple[int, int], partition: int) -> None:
+    assert partition_of_numbers(*numbers, 16) == partition
+    assert 0 <= partition_of_numbers(*numbers, 7) < 7
+    assert partition_of_numbers(*numbers, 1) == 0
 
 
 def test_the_hash_is_the_standard_crc_32_with_its_check_value() -> None:
@@ -236,5 +248,16 @@ def test_the_partition_of_a_key_does_not_depend_on_the_process() -> None:
 @pytest.mark.parametrize("keys", [range(10_000), [f"{n * 4096}-{n}" for n in range(10_000)]])
 def test_keys_spread_over_the_partitions(keys: list[int] | list[str]) -> None:
     counts = Counter(partition_of(key, 16) for key in keys)
+    assert len(counts) == 16
+    assert max(counts.values()) < 2 * min(counts.values())
+
+
+@pytest.mark.parametrize("step", [1, 4096])
+@pytest.mark.parametrize("due_step", [0, 1, 1000])
+def test_numbers_spread_over_the_partitions(step: int, due_step: int) -> None:
+    start, due_ms = 8_392_704, 1_764_480_000_000
+    counts = Counter(
+        partition_of_numbers(start + n * step, due_ms + n * due_step, 16) for n in range(10_000)
+    )
     assert len(counts) == 16
     assert max(counts.values()) < 2 * min(counts.values())
