@@ -62,11 +62,11 @@ class RequestParser:
 
     __slots__ = (
         "_barren",
+        "_body",
+        "_fruitful",
         "_headers",
         "_http",
         "_incoming",
-        "_parts",
-        "_size",
         "_url",
         "arrivals",
         "awaits_continue",
@@ -85,14 +85,15 @@ class RequestParser:
         self._http = HttpRequestParser(self)
         self._incoming = _nothing()
         self._url = b""
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._body: bytes | bytearray = b""
         self._headers = 0
-        self._barren = 0
+        self._barren = 0  # bytes since the last that began or completed a head, or brought a body
+        self._fruitful = False
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes; raises nothing, what is no HTTP becomes a refused arrival."""
         size = len(data)
+        self._fruitful = False
         while data and not self.closed:
             try:
                 self._http.feed_data(data)
@@ -105,17 +106,16 @@ class RequestParser:
                 if isinstance(error, HttpParserCallbackError):
                     _log.error("a request failed in being parsed", exc_info=error)
                 self._refuse_malformed(str(error))
-        if self.in_head or self.in_body:
-            self._barren += size
-            if self._barren > MAX_HEAD_BYTES:
-                self._refuse_malformed(f"a head of more than {MAX_HEAD_BYTES} bytes")
+        self._barren = 0 if self._fruitful else self._barren + size
+        if self._barren > MAX_HEAD_BYTES and (self.in_head or self.in_body):
+            self._refuse_malformed(f"a head of more than {MAX_HEAD_BYTES} bytes")
 
     def refuse(self, error: TimeballError) -> None:
         """Give up what is under way: the answer is `error`, and nothing is parsed any more."""
         self.arrivals.append(Arrival(request=self._incoming.request, refusal=error))
         self.in_head = self.in_body = self.awaits_continue = False
         self.closed = True
-        self._parts = []
+        self._body = b""
 
     # --- what httptools calls ------------------------------------------------------------
 
@@ -123,10 +123,9 @@ class RequestParser:
         """A first byte."""
         self._incoming = _nothing()
         self._url = b""
-        self._parts = []
-        self._size = 0
+        self._body = b""
         self._headers = 0
-        self._barren = 0
+        self._fruitful = True
         self.in_head = True
 
     def on_url(self, url: bytes) -> None:
@@ -158,7 +157,7 @@ class RequestParser:
         request.path, _, request.query = target.partition("?")
         incoming.keep_alive = self._http.should_keep_alive()
         self.in_head = False
-        self._barren = 0
+        self._fruitful = True
         length = int(request.headers.get("content-length") or 0)
         if not length and "transfer-encoding" not in request.headers:
             return
@@ -174,11 +173,15 @@ class RequestParser:
     def on_body(self, part: bytes) -> None:
         """A part of the body."""
         self.awaits_continue = False
-        self._barren = 0
-        self._size += len(part)
-        if self._size > MAX_BODY_BYTES:
+        self._fruitful = True
+        if len(self._body) + len(part) > MAX_BODY_BYTES:
             self._fail(_too_large())
-        self._parts.append(part)
+        if not self._body:
+            self._body = part
+            return
+        if isinstance(self._body, bytes):
+            self._body = bytearray(self._body)
+        self._body += part
 
     def on_message_complete(self) -> None:
         """The request is whole."""
@@ -186,8 +189,8 @@ class RequestParser:
         if self.in_body and self._http.should_upgrade():
             return  # so httptools says, but the body that the head announced is still to come
         self.in_body = self.awaits_continue = False
-        parts, self._parts = self._parts, []
-        incoming.request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        incoming.request.body = bytes(self._body)
+        self._body = b""
         self.closed = not incoming.keep_alive
         self.arrivals.append(incoming)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -56,7 +57,7 @@ def told(arrival: Arrival) -> tuple[str, str, str, bytes, bool]:
 @given(st.lists(st.integers(0, len(STREAM)), max_size=20).map(sorted))
 def test_however_it_is_cut_a_stream_means_the_same(cuts: list[int]) -> None:
     edges = [0, *cuts, len(STREAM)]
-    parser = parse(*(STREAM[a:b] for a, b in zip(edges, edges[1:], strict=False)))
+    parser = parse(*(STREAM[a:b] for a, b in pairwise(edges)))
     assert [told(arrival) for arrival in parser.arrivals] == [
         ("GET", "/a%20b", "x=1&y", b"", True),
         ("POST", "/c", "", b"abc", True),
