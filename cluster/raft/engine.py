@@ -356,8 +356,6 @@ class Engine(LibraryObject):  # type: ignore[misc]
             started = self.clock()
             self.stats.journal_bytes += self.storage.journal.sync()
             took = self.clock() - started
-            self.stats.fsyncs += 1
-            self.stats.last_fsync_s = took
             for observe in self.fsync_observers:
                 observe(took)
         self._following.durable()

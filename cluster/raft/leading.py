@@ -56,7 +56,6 @@ class Leadership:
         engine = self._engine
         index = engine.last_index + 1
         engine.write(Entry(data, index, engine.term))
-        engine.stats.entries_appended += 1
         self.broadcast()
         return index
 

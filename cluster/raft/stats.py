@@ -11,11 +11,8 @@ class Stats(msgspec.Struct):
     elections: int = 0
     """Elections this node stood in."""
     leaderships: int = 0
-    entries_appended: int = 0
     entries_applied: int = 0
     journal_bytes: int = 0
-    fsyncs: int = 0
-    last_fsync_s: float = 0.0
     snapshots_taken: int = 0
     snapshots_installed: int = 0
     snapshot_failures: int = 0
