@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from timeball.bench.load.accounting import arrivals_us, out_of_order
+from timeball.bench.load.accounting import out_of_order
 from timeball.bench.load.driver import Driver, Observed, RunFailed, Show
 from timeball.bench.load.figures import (
     Figures,
@@ -121,6 +121,7 @@ async def observe_fire_lag(driver: Driver, options: Options) -> Observed:
         lead_ms=lead_ms,
         window_s=(options.warmup_s, options.warmup_s + options.seconds),
         kill_leader_every_s=options.kill_leader_every_s,
+        snapshots=options.snapshot_meanwhile,
     )
 
 
@@ -131,7 +132,7 @@ async def fire_lag(folder: Path, options: Options, show: Show) -> tuple[Figures,
         observed = await observe_fire_lag(driver, options)
         figures = fire_lag_figures(observed, driver)
     figures["settings"]["pending"] = options.pending
-    if options.snapshot_meanwhile and not figures["snapshots"]:
+    if options.snapshot_meanwhile and not figures["snapshots"]["taken"]:
         raise RunFailed("no snapshot was taken in the measured window")
     return figures, observed
 
@@ -166,12 +167,12 @@ async def claim(folder: Path, options: Options, show: Show) -> Figures:
     """Claims and completions as fast as they go, of a backlog that was due before they began."""
     async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
         observed = await _at_one_instant(driver, options, hold_workers_ms=1_000)
-        arrivals = arrivals_us(observed.plan, observed.start_ms, observed.merged)
-        seconds = (arrivals[-1] / 1000 - observed.go_ms) / 1000 if arrivals else 0.0
+        arrivals = observed.merged.arrivals
+        seconds = (arrivals.at_us[-1] / 1000 - observed.go_ms) / 1000 if arrivals.count else 0.0
         return {
             **_correctness(observed),
             "seconds_to_last_lease": round(seconds, 3),
-            "leases_per_s": round(len(arrivals) / seconds) if seconds else None,
+            "leases_per_s": round(arrivals.count / seconds) if seconds else None,
             "workers": worker_figures(observed),
             **surroundings(observed, driver),
         }
@@ -184,12 +185,12 @@ async def burst(folder: Path, options: Options, show: Show) -> Figures:
     """
     async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
         observed = await _at_one_instant(driver, options, hold_workers_ms=0)
-        arrivals = arrivals_us(observed.plan, observed.start_ms, observed.merged)
+        at_us = observed.merged.arrivals.at_us
         due_us = observed.start_ms * 1000
         return {
             **_correctness(observed),
-            "first_ms": round((arrivals[0] - due_us) / 1000, 2) if arrivals else None,
-            "all_in_hands_ms": round((arrivals[-1] - due_us) / 1000, 2) if arrivals else None,
+            "first_ms": round((at_us[0] - due_us) / 1000, 2) if at_us else None,
+            "all_in_hands_ms": round((at_us[-1] - due_us) / 1000, 2) if at_us else None,
             "out_of_order": out_of_order(observed.merged),
             "changes_of_term": observed.terms,
             **node_figures(observed),
