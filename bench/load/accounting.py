@@ -139,9 +139,10 @@ class _Deliveries:
     def __init__(self, plan: Plan, start_ms: int) -> None:
         self._plan = plan
         self._start_ms = start_ms
-        self.lags_us: array[int] = array("I", [NEVER]) * plan.total
-        self.jobs: array[int] = array("Q", [0]) * plan.total
-        self.tokens: array[int] = array("Q", [0]) * plan.total
+        total = plan.total if plan.workers else 0
+        self.lags_us: array[int] = array("I", [NEVER]) * total
+        self.jobs: array[int] = array("Q", [0]) * total
+        self.tokens: array[int] = array("Q", [0]) * total
         self.at_us: array[int] = array("Q")
         self.firsts: array[int] = array("I")
         self.early = 0

@@ -21,7 +21,7 @@ import msgspec
 from timeball.bench.load.accounting import Merged, merge
 from timeball.bench.load.children import Generator, GeneratorFailed
 from timeball.bench.load.plan import Plan
-from timeball.bench.load.probes import Samples, Usage, read_usage, scrape
+from timeball.bench.load.probes import SNAPSHOTS, Samples, Usage, read_usage, scrape
 from timeball.bench.load.records import (
     SubmitterRecord,
     WorkerRecord,
@@ -44,6 +44,9 @@ VIEW_S = 30.0
 """How long a leader is looked for."""
 SCRAPE_AHEAD_S = 0.4
 """Metrics are read so long outside of the window: the reading costs the node some time."""
+RESTART_S = 600.0
+SNAPSHOT_S = 300.0
+"""Longer, a restart or a snapshot does not take."""
 SNAPSHOT_PAUSE_S = 0.5
 """Before a node is asked again that took no snapshot, because another node does, for instance."""
 ACCEPTED = 202
@@ -171,7 +174,27 @@ class Driver:
         found = await asyncio.gather(*(scrape(self._session, url) for url in self.urls))
         return {names.get(url, url): samples for url, samples in zip(self.urls, found, strict=True)}
 
-    async def snapshot(self, url: str) -> bool:
+    async def take_snapshot(self, url: str) -> Samples:
+        """Have a node take a snapshot; its metrics then, or nothing when it takes none."""
+        self.show("Taking a snapshot", 0.5)
+        taken = (await scrape(self._session, url)).get(SNAPSHOTS, 0)
+        until = time.monotonic() + SNAPSHOT_S
+        if not await self.begin_snapshot(url):
+            return {}
+        while time.monotonic() < until:
+            samples = await scrape(self._session, url)
+            if samples.get(SNAPSHOTS, 0) > taken:
+                return samples
+            await asyncio.sleep(SNAPSHOT_PAUSE_S)
+        return {}
+
+    async def restart(self, name: str) -> None:
+        """Start a node again that has ended; it may have much to load."""
+        assert self.cluster is not None
+        await self.cluster.start_node(name)
+        await self.cluster.wait_ready([name], RESTART_S)
+
+    async def begin_snapshot(self, url: str) -> bool:
         """Ask a node to take a snapshot; whether it begins one."""
         try:
             async with self._session.post(f"{url}/v1/cluster/snapshot") as answer:
@@ -365,7 +388,7 @@ class _Run:
             at_us = time.time_ns() // 1000
             await cluster.kill(leader)
             began = time.monotonic()
-            await cluster.restart(leader)
+            await self._driver.restart(leader)
             self._kills.append(Kill(leader, at_us, round(time.monotonic() - began, 3)))
             following_ms += every_s * 1000
 
@@ -375,7 +398,7 @@ class _Run:
         for place, url in enumerate(urls):
             await _sleep_until(begin_ms + (end_ms - begin_ms) * place / len(urls))
             until_ms = begin_ms + (end_ms - begin_ms) * (place + 1) / len(urls)
-            while not await self._driver.snapshot(url):
+            while not await self._driver.begin_snapshot(url):
                 if _now_ms() + SNAPSHOT_PAUSE_S * 1000 > until_ms:
                     break
                 await asyncio.sleep(SNAPSHOT_PAUSE_S)

@@ -32,6 +32,9 @@ STALL_GOAL_S = 0.02
 
 Figures = dict[str, Any]
 
+MUST_NOT_BE = ("early", "lost", "double_accepted", "duplicates")
+"""What must be zero in every run, however overloaded."""
+
 
 def measured(observed: Observed) -> range:
     """The executions due in the measured window."""

@@ -31,11 +31,14 @@ def plot(figures: Figures, observed: Observed, path: Path) -> None:
         raise PlotUnavailable("pip install 'timeball[plot]'") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     figure, (over_time, curve) = pyplot.subplots(
-        1, 2, figsize=(13, 5.2), width_ratios=(3, 2), layout="constrained"
+        *(1, 2),
+        figsize=(13, 5.2),
+        width_ratios=(3, 2),
+        layout=ConstrainedLayoutEngine(rect=(0.005, 0.01, 0.99, 0.86), wspace=0.04),
     )
-    figure.get_layout_engine().set(rect=(0.005, 0.01, 0.99, 0.86), wspace=0.04)
     _draw_over_time(over_time, observed)
     _draw_curve(curve, observed)
     for axes in (over_time, curve):
