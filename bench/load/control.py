@@ -94,13 +94,16 @@ def run_generator(generate: Generate) -> None:
     plan = Plan.load(Path(sys.argv[1]))
     number = int(sys.argv[2])
 
+    async def main() -> None:
+        await until_broken(generate(plan, number, await Control.open()))
+
     # A pause of the generator's own collector would be measured as the cluster's lag; what
     # it makes has no cycles, and the process is short-lived.
     gc.disable()
-    uvloop.run(_until_broken(generate, plan, number))
+    uvloop.run(main())
 
 
-async def _until_broken(generate: Generate, plan: Plan, number: int) -> None:
+async def until_broken(generating: Coroutine[Any, Any, None]) -> None:
     """Generate; what goes wrong in a callback of the loop ends it, too, instead of being logged."""
     broken: list[BaseException] = []
     main = asyncio.current_task()
@@ -112,7 +115,7 @@ async def _until_broken(generate: Generate, plan: Plan, number: int) -> None:
 
     asyncio.get_running_loop().set_exception_handler(end)
     try:
-        await generate(plan, number, await Control.open())
+        await generating
     except asyncio.CancelledError:
         if broken:
             raise broken[0] from None

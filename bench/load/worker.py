@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -68,10 +68,16 @@ _reports = msgspec.msgpack.Decoder(_Reports)
 class LoadWorker:
     """Claims, stamps and completes; from callback to callback, with no task of its own."""
 
-    def __init__(self, plan: Plan, number: int, reporters: Iterable[Line]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        number: int,
+        reporters: Iterable[Line],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
         self._plan = plan
         self._name = f"{plan.name}-w{number}"
-        self._loop = asyncio.get_running_loop()
+        self._call_later = call_later
         claim = Claim(
             queue=plan.queue,
             worker=self._name,
@@ -111,7 +117,7 @@ class LoadWorker:
                 claim()
             else:
                 assert status in BUSY, f"claim: {status} {body[:500]!r}"
-                self._loop.call_later(BUSY_PAUSE_S, claim)
+                self._call_later(BUSY_PAUSE_S, claim)
 
         claim()
 
@@ -129,7 +135,7 @@ class LoadWorker:
         self._successes += [_Success(e.execution_id, e.token) for e in executions]
         if not self._gathering:
             self._gathering = True
-            self._loop.call_later(self._plan.gather_ms / 1000, self._report)
+            self._call_later(self._plan.gather_ms / 1000, self._report)
 
     def _report(self) -> None:
         """Complete what was gathered, as far as reporters are free; others go on when they are."""
@@ -149,7 +155,7 @@ class LoadWorker:
         def answered(status: int, answer: bytes) -> None:
             if status != OK:
                 assert status in BUSY, f"complete: {status} {answer[:500]!r}"
-                self._loop.call_later(BUSY_PAUSE_S, complete)
+                self._call_later(BUSY_PAUSE_S, complete)
                 return
             self.log.reported(numbers, [r.verdict for r in _reports.decode(answer).results])
             self._free.append(line)
@@ -173,7 +179,7 @@ async def work(plan: Plan, number: int, control: Control) -> None:
     async with watching(lines):
         for line in lines:
             await line.connect()
-        worker = LoadWorker(plan, number, reporters)
+        worker = LoadWorker(plan, number, reporters, asyncio.get_running_loop().call_later)
         await control.ready()
         for line in pollers:
             worker.poll(line)
