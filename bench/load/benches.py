@@ -35,6 +35,8 @@ PRELOAD_JOBS_PER_POST = 500
 PRELOAD_MIN_MS = 1_500
 PRELOAD_JOBS_PER_S = 5_000
 """A preload is given time as if it went at this rate, which is far below what it reaches."""
+DELIVERED_PER_S = 20_000
+"""What is due on one instant is watched as if it were delivered at this rate, or for a second."""
 HEADROOM = 1_000_000
 
 
@@ -259,7 +261,7 @@ async def _at_one_instant(driver: Driver, options: Options, hold_workers_ms: int
     return await driver.run(
         plan,
         lead_ms=_preload_ms(plan.total),
-        window_s=(0.0, 1.0),
+        window_s=(0.0, max(1.0, plan.total / DELIVERED_PER_S)),
         hold_workers_ms=hold_workers_ms,
     )
 

@@ -16,6 +16,7 @@ from timeball.bench.load import benches
 from timeball.bench.load.benches import Options
 from timeball.bench.load.driver import RunFailed
 from timeball.bench.load.plot import plot
+from timeball.bench.load.render import failures
 from timeball.cluster.localcluster import LocalCluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -130,6 +131,17 @@ async def test_a_burst_comes_in_the_order_of_creation(
     assert figures["executions"] == 300
     assert figures["out_of_order"] == 0
     assert 0 <= figures["first_ms"] <= figures["all_in_hands_ms"]
+
+
+async def test_what_a_full_cluster_refuses_is_counted_and_nothing_is_lost(tmp_path: Path) -> None:
+    full = LocalCluster.in_folder(tmp_path / "nodes", limits={"max_pending": 50})
+    async with full as cluster:
+        options = tiny(cluster, mode="preloaded", workers=1)
+        figures, _ = await benches.fire_lag(tmp_path, options, show)
+    assert failures(figures) == []
+    account = figures["account"]
+    assert (account["acknowledged"], account["accepted"], figures["lost"]) == (50, 50, 0)
+    assert figures["refused"] == 250
 
 
 async def test_scale_weighs_pending_executions_and_restarts(tmp_path: Path) -> None:
