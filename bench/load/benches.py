@@ -335,7 +335,7 @@ async def _save_and_restart(driver: Driver) -> Figures:
     began = time.monotonic()
     await driver.restart(follower)
     return {
-        "snapshot_bytes": taken.get(SNAPSHOT_BYTES),
-        "snapshot_s": taken.get(SNAPSHOT_S),
+        "snapshot_mb": round(taken[SNAPSHOT_BYTES] / 2**20, 2) if taken else None,
+        "snapshot_s": round(taken[SNAPSHOT_S], 3) if taken else None,
         "restart_to_ready_s": round(time.monotonic() - began, 3),
     }

@@ -157,7 +157,7 @@ def test_early_is_what_arrives_a_microsecond_before_the_planned_instant() -> Non
     worker = Worker(make_plan())
     worker.take(0, token=1, lag_us=0)
     assert account([worker]).early == 0
-    worker.take(1, token=2, lag_us=-1)
+    worker.take(1, token=2, lag_us=-1, told_due_ms=START_MS)
     assert account([worker]).early == 1
     merged = merge(worker.plan, START_MS, [worker.record()], [submitted([1] * TOTAL)])
     assert merged.lags_us[1] == 0

@@ -311,6 +311,17 @@ async def test_a_worker_finishes_when_all_that_was_delivered_is_answered() -> No
     await Bench().worker.finish()  # nothing was delivered
 
 
+async def test_a_worker_finishes_not_before_the_answer_to_what_it_has_sent() -> None:
+    bench = Bench()
+    bench.deliver(0)
+    bench.later.ring()
+    finishing = asyncio.create_task(bench.worker.finish())
+    await asyncio.sleep(0)
+    assert not finishing.done()
+    bench.accept(bench.reporters[1], "accepted")
+    await finishing
+
+
 @pytest.mark.parametrize("path", ["claim", "complete"])
 def test_an_answer_that_no_node_should_give_is_a_defect(path: str) -> None:
     bench = Bench(reporters=1)
