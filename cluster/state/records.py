@@ -88,6 +88,18 @@ class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):
     attempts: list[Attempt] | None = None
 
 
+class Recurrence(msgspec.Struct, eq=False, gc=False, weakref=False):
+    """How far a recurring job's timetable has come."""
+
+    timetable: Every | Cron
+    planned_ms: int
+    """The latest nominal time that it has reached (materialised or folded)."""
+    coalesced: int = 0
+    missed: int = 0
+    ended: bool = False
+    """No further occurrence will come."""
+
+
 class Job(msgspec.Struct, eq=False, gc=False, weakref=False):
     """A job definition: what to run, where, when and how often to try."""
 
@@ -99,17 +111,33 @@ class Job(msgspec.Struct, eq=False, gc=False, weakref=False):
     priority: int
     partition_key: str
     timeout_ms: int
-    timetable: Every | Cron | None
-    state: JobState
-    planned_ms: int
-    """The latest nominal time that the timetable has reached (materialised or folded)."""
-    coalesced: int
-    missed: int
     idempotency_key: str
     executions: dict[int, Execution] | Execution
     """By nominal time; a one-shot job holds its single execution directly."""
-    timetable_ended: bool = False
-    """No further occurrence will come; always true for a one-shot job."""
+    recurrence: Recurrence | None = None
+    """None for a one-shot job."""
+    state: JobState = JobState.ACTIVE
+
+    @property
+    def timetable(self) -> Every | Cron | None:
+        """The schedule of a recurring job; None for a one-shot job."""
+        recurrence = self.recurrence
+        return None if recurrence is None else recurrence.timetable
+
+    @property
+    def planned_ms(self) -> int:
+        """The latest nominal time that is planned, of a one-shot job its only one."""
+        recurrence = self.recurrence
+        if recurrence is not None:
+            return recurrence.planned_ms
+        assert isinstance(self.executions, Execution)
+        return self.executions.nominal_ms
+
+    @property
+    def timetable_ended(self) -> bool:
+        """No further occurrence will come; always true for a one-shot job."""
+        recurrence = self.recurrence
+        return recurrence is None or recurrence.ended
 
 
 class QueueCounts(msgspec.Struct, eq=False, gc=False):
