@@ -72,7 +72,8 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `payload` is MessagePack. The first nominal time is `first_ms` (epoch ms), or, when
     that is 0, the entry's log-time plus `delay_ms`. `timetable` is None for a one-shot
     job. `retry` is None for the policy of `RetryPolicy()`, which most jobs have: it is neither
-    carried nor compared for each. `idempotency_key` is "" for none; `fingerprint` identifies the request behind it.
+    carried nor compared for each. `idempotency_key` is "" for none; `fingerprint` identifies
+    the request behind it.
     """
 
     queue: str

@@ -373,9 +373,9 @@ def test_an_unsound_advance_changes_nothing(log, unsound):
     planned_ms = first_ms + unsound.get("planned", 10)
     rest = {name: unsound[name] for name in ("coalesced", "missed") if name in unsound}
     assert not advance(log, job, first_ms, nominals, planned_ms, **rest)
-    record = log.machine.job(job)
-    assert (record.planned_ms, record.recurrence.coalesced, record.recurrence.missed) == (first_ms, 0, 0)
-    assert len(log.machine.executions_of(record)) == 1
+    record = log.machine.job(job).recurrence
+    assert (record.planned_ms, record.coalesced, record.missed) == (first_ms, 0, 0)
+    assert len(log.machine.executions_of(log.machine.job(job))) == 1
 
 
 def test_a_one_shot_job_has_no_timetable_to_advance(log):
