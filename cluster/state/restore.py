@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any, NoReturn
 
 import msgspec
@@ -11,6 +12,7 @@ from timeball.cluster.state import limits
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import NUMBERED_PER_ENTRY
 from timeball.cluster.state.records import (
+    Counters,
     Execution,
     ExecutionState,
     Job,
@@ -175,7 +177,9 @@ class _Loader:
         store.applied_index = header.applied_index
         store.log_time_ms = header.log_time_ms
         store.settings = header.settings
-        store.counters = header.counters
+        if len(header.counters) > len(fields(Counters)):
+            _refuse("totals that are not known here")
+        store.counters = Counters(*header.counters)
         self._highest_number = (header.applied_index + 1) * NUMBERED_PER_ENTRY - 1
 
     def _queue(self, totals: QueueTotals) -> None:

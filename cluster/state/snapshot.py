@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import astuple
 from itertools import islice
 from typing import Any
 
@@ -23,7 +24,6 @@ from timeball.cluster.state.operations import (
 )
 from timeball.cluster.state.records import (
     Attempt,
-    Counters,
     Execution,
     ExecutionState,
     Job,
@@ -51,7 +51,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
     applied_index: int
     log_time_ms: int
     settings: ClusterSettings
-    counters: Counters
+    counters: tuple[int, ...]
 
 
 class QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -192,7 +192,7 @@ def dump(store: Store) -> Iterator[bytes]:
                 store.applied_index,
                 store.log_time_ms,
                 store.settings,
-                store.counters,
+                astuple(store.counters),
             ),
         )
     )
