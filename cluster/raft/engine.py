@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pysyncobj import SyncObj, SyncObjConf
@@ -98,6 +98,24 @@ class _NoPoller:
         return
 
 
+class _Turn:
+    """Whatever goes wrong inside stops the node: half a turn must not be built upon."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._engine.halt(f"{type(error).__name__}: {error}")
+        return isinstance(error, OSError | Halted)
+
+
 class Engine(LibraryObject):  # type: ignore[misc]
     """One member's Raft state, and the turns in which it changes.
 
@@ -136,6 +154,8 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self._loop = loop
         self._observers = observers
         self._nodes = {member: Node(member) for member in self.members}
+        self._connected: set[str] = set()
+        self._turn = _Turn(self)
         self._applying = False
         self._flush_scheduled = False
         self._bytes_since_snapshot = 0
@@ -173,7 +193,8 @@ class Engine(LibraryObject):  # type: ignore[misc]
 
     @property
     def term(self) -> int:
-        return int(self._SyncObj__raftCurrentTerm)
+        term: int = self._SyncObj__raftCurrentTerm
+        return term
 
     @property
     def vote(self) -> str | None:
@@ -187,19 +208,21 @@ class Engine(LibraryObject):  # type: ignore[misc]
 
     @property
     def commit_index(self) -> int:
-        return int(self._SyncObj__raftCommitIndex)
+        index: int = self._SyncObj__raftCommitIndex
+        return index
 
     @property
     def applied_index(self) -> int:
-        return int(self._SyncObj__raftLastApplied)
+        index: int = self._SyncObj__raftLastApplied
+        return index
 
     @property
     def last_index(self) -> int:
-        return int(self._SyncObj__getCurrentLogIndex())
+        return self.storage.log.last_index
 
     @property
     def last_term(self) -> int:
-        return int(self._SyncObj__getCurrentLogTerm())
+        return self.storage.log.last_term
 
     @property
     def log(self) -> MemoryLog:
@@ -210,7 +233,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         return self.storage.metadata.caught_up
 
     def connected(self, peer: str) -> bool:
-        return bool(self.isNodeConnected(self._nodes[peer]))
+        return peer in self._connected
 
     def send(self, peer: str, message: Message) -> None:
         """Send, or lose: every message may be lost, and is repeated by its rules."""
@@ -259,9 +282,11 @@ class Engine(LibraryObject):  # type: ignore[misc]
         """A message of this term's leader has come."""
         if self.leadership is not None:
             raise Halted(f"{leader} and {self.name} both lead term {self.term}")
-        self._candidacy.abandon()
-        self._SyncObj__setState(_FOLLOWER)
-        self._SyncObj__raftLeader = self._nodes[leader]
+        node = self._nodes[leader]
+        if self._SyncObj__raftLeader is not node:  # who stands for election knows no leader
+            self._candidacy.abandon()
+            self._SyncObj__setState(_FOLLOWER)
+            self._SyncObj__raftLeader = node
         self.timer.heard_leader(self.clock())
 
     def forget_leader(self) -> None:
@@ -277,16 +302,9 @@ class Engine(LibraryObject):  # type: ignore[misc]
 
     # Turns.
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Whatever goes wrong inside stops the node: half a turn must not be built upon."""
-        try:
-            yield
-        except (OSError, Halted) as error:
-            self.halt(f"{type(error).__name__}: {error}")
-        except Exception as error:
-            self.halt(f"{type(error).__name__}: {error}")
-            raise
+    def turn(self) -> _Turn:
+        """What changes the state is done within one of these; see there."""
+        return self._turn
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: ARG002, N802, N803
         if self.halted is not None:
@@ -311,13 +329,13 @@ class Engine(LibraryObject):  # type: ignore[misc]
             self._candidacy.receive(node.id, message)
 
     def _SyncObj__onNodeConnected(self, node: Node) -> None:  # noqa: N802
-        self._SyncObj__connectedNodes.add(node)
+        self._connected.add(node.id)
         if self.leadership is not None and self.halted is None:
             with self.turn():
                 self.leadership.connected(node.id)
 
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:  # noqa: N802
-        self._SyncObj__connectedNodes.discard(node)
+        self._connected.discard(node.id)
         if self.leader == node.id:
             self._SyncObj__raftLeader = None
             self.timer.lost_link_to_leader(self.clock())
