@@ -37,6 +37,8 @@ class Leadership:
         self.barrier_index = engine.last_index + 1
         self.announced = False
         """Whether the barrier is applied and observers were told."""
+        self._place: tuple[int, int, int] | None = None
+        self._message: tuple[Append, int]
         self._notice: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -80,13 +82,32 @@ class Leadership:
         elif self._lacks_entries_for(progress):
             return
         elif progress.may_probe:
-            self._send(peer, progress, [])
+            self._send_empty(peer, progress)
         else:
-            limits = (engine.settings.max_append_entries, engine.settings.max_append_bytes)
             while progress.next <= engine.last_index and progress.may_replicate(
                 engine.settings.max_inflight_bytes
             ):
-                self._send(peer, progress, engine.log.slice(progress.next, *limits))
+                message, size = self._entries_from(progress.next)
+                engine.send(peer, message)
+                last = progress.next - 1 + len(message.entries)
+                progress.sent(last, size, message.commit_index, engine.clock())
+
+    def _entries_from(self, start: int) -> tuple[Append, int]:
+        """The message with the entries from `start` on, and their bytes.
+
+        It is the same object for all who are at the same place, so that it is encoded once. That
+        is safe because the log of a leader only grows.
+        """
+        engine = self._engine
+        place = (start, engine.last_index, engine.commit_index)
+        if place != self._place:
+            settings = engine.settings
+            entries = engine.log.slice(
+                start, settings.max_append_entries, settings.max_append_bytes
+            )
+            size = sum(len(entry.data) for entry in entries)
+            self._place, self._message = place, (self._append_message(start - 1, entries), size)
+        return self._message
 
     def _lacks_entries_for(self, progress: Progress) -> bool:
         """Whether memory no longer holds what the follower needs, and no snapshot is on its way."""
@@ -94,18 +115,16 @@ class Leadership:
             return False
         return progress.next - 1 < self._engine.log.base_index
 
-    def _send(self, peer: str, progress: Progress, entries: list[Entry]) -> None:
+    def _send_empty(self, peer: str, progress: Progress) -> None:
         engine = self._engine
         prev = progress.next - 1
-        prev_term = engine.log.term_at(prev)
-        assert prev_term is not None
-        message = self._append_message(prev, prev_term, entries)
-        engine.send(peer, message)
-        size = sum(len(entry.data) for entry in entries)
-        progress.sent(prev + len(entries), size, engine.commit_index, engine.clock())
+        engine.send(peer, self._append_message(prev, []))
+        progress.sent(prev, 0, engine.commit_index, engine.clock())
 
-    def _append_message(self, prev: int, prev_term: int, entries: list[Entry]) -> Append:
+    def _append_message(self, prev: int, entries: list[Entry]) -> Append:
         engine = self._engine
+        prev_term = engine.log.term_at(prev) if prev else 0  # every log agrees before its first
+        assert prev_term is not None
         return Append(
             engine.term,
             prev,
@@ -123,13 +142,13 @@ class Leadership:
         """
         if progress.state is State.INSTALLING:
             # Every log agrees at index 0, so this is accepted and says nothing new.
-            self._engine.send(peer, self._append_message(0, 0, []))
+            self._engine.send(peer, self._append_message(0, []))
             progress.sent_at = now
             if now - progress.snapshot_moved_at >= self._engine.settings.probe_retry_s:
                 progress.snapshot_sent = progress.snapshot_acked
                 self._send_chunks(peer, progress, 1)
         else:
-            self._send(peer, progress, [])
+            self._send_empty(peer, progress)
 
     def tick(self, now: float) -> None:
         """Heartbeats, retries, and the end of a leader that nobody answers."""
@@ -177,7 +196,7 @@ class Leadership:
                 self._advance(peer)
             return
         assert reply.index <= engine.last_index, f"{peer} acknowledged more than there is"
-        if progress.accepted(reply.index):
+        if progress.accepted(reply.index) and reply.index > engine.commit_index:
             self.count()
         # The count may have ended this leadership, by a halt or by what an observer did.
         if engine.leadership is self:
@@ -218,7 +237,7 @@ class Leadership:
                 told = progress.commit_sent >= engine.commit_index
                 ready = progress.state is State.REPLICATING and engine.connected(peer)
                 if ready and not told and not self._lacks_entries_for(progress):
-                    self._send(peer, progress, [])
+                    self._send_empty(peer, progress)
 
     # Snapshots.
 
