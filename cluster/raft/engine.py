@@ -1,7 +1,7 @@
 """The engine: pysyncobj with what is unsafe replaced; no other module knows its insides.
 
 Of pysyncobj 0.3.17 there remain its object with the state of a Raft node (role, term, vote,
-leader, log, commit and applied index, connected nodes), its construction and status, and its
+leader, log, commit and applied index), its construction and status, and its
 helpers that change role and term. Replaced are persistence (never synced), transport (unpickles
 what strangers send), elections, replication, commit, application and snapshots; the audit of the
 faults is restated in the tests of this package, by fault id. A test pins the version, the hash of
@@ -9,7 +9,8 @@ the file, and each private name used below.
 
 The engine is driven from one event loop: a message, a proposal or a coarse tick. What the node
 writes in one turn of the loop is made durable together at the start of the next: the leader's
-messages have left by then, and a follower has gathered all that lay in its sockets.
+messages have left by then, and a follower has gathered all that lay in its sockets. A follower
+applies in the turn after that: the leader waits for its acknowledgement, nobody for its state.
 """
 
 from __future__ import annotations
@@ -157,6 +158,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self._connected: set[str] = set()
         self._turn = _Turn(self)
         self._applying = False
+        self._apply_scheduled = False
         self._flush_scheduled = False
         self._bytes_since_snapshot = 0
         self._snapshot_not_before = 0
@@ -367,6 +369,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         if self.halted is None:
             with self.turn():
                 self.flush()
+                self._apply_soon()
 
     def flush(self) -> None:
         """Make durable what was written, then vouch for it."""
@@ -383,11 +386,15 @@ class Engine(LibraryObject):  # type: ignore[misc]
     # Commit, application, snapshots.
 
     def commit(self, index: int) -> None:
-        """All up to `index` is committed; apply it."""
+        """All up to `index` is committed; apply it, as a follower after what is to be vouched for.
+
+        The flush that is scheduled goes on with it, once its acknowledgement has left.
+        """
         if index > self.commit_index:
             assert index <= self.last_index
             self._SyncObj__raftCommitIndex = index
-            self._SyncObj__applyLogEntries()
+            if self.leadership is not None or not self._flush_scheduled:
+                self._SyncObj__applyLogEntries()
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
         """Apply what is committed, each entry once, a bounded number in one turn."""
@@ -401,11 +408,17 @@ class Engine(LibraryObject):  # type: ignore[misc]
             self._SyncObj__tryLogCompaction()
         finally:
             self._applying = False
-        if self.applied_index < self.commit_index and self.halted is None:
-            self._loop.call_soon(self._apply_turn)
+        self._apply_soon()
         return False
 
+    def _apply_soon(self) -> None:
+        """Apply what is committed and not applied yet in the next turn."""
+        if self.applied_index < self.commit_index and not self._apply_scheduled:
+            self._apply_scheduled = True
+            self._loop.call_soon(self._apply_turn)
+
     def _apply_turn(self) -> None:
+        self._apply_scheduled = False
         if self.halted is None:
             with self.turn():
                 self._SyncObj__applyLogEntries()

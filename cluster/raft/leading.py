@@ -218,26 +218,29 @@ class Leadership:
         held.sort(reverse=True)
         index = held[quorum(len(engine.members)) - 1]
         if index > engine.commit_index and engine.log.term_at(index) == engine.term:
-            self._expect_notice()
+            self._expect_notice(index)
             engine.commit(index)
 
-    def _expect_notice(self) -> None:
+    def _expect_notice(self, index: int) -> None:
         """See that followers learn of the commit soon, if no entry carries it to them."""
         if self._notice is None and self._engine.others:
             delay = self._engine.settings.commit_notice_s
-            self._notice = self._engine.call_later(delay, self._send_notices)
+            self._notice = self._engine.call_later(delay, lambda: self._send_notices(index))
 
-    def _send_notices(self) -> None:
+    def _send_notices(self, index: int) -> None:
+        """Tell those who have not heard of this commit; later ones get their own time."""
         self._notice = None
         engine = self._engine
         if engine.leadership is not self or engine.halted is not None:
             return
         with engine.turn():
             for peer, progress in self._progress.items():
-                told = progress.commit_sent >= engine.commit_index
+                told = progress.commit_sent >= index
                 ready = progress.state is State.REPLICATING and engine.connected(peer)
                 if ready and not told and not self._lacks_entries_for(progress):
                     self._send_empty(peer, progress)
+            if engine.commit_index > index:
+                self._expect_notice(engine.commit_index)
 
     # Snapshots.
 

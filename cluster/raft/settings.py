@@ -40,7 +40,8 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A probe, a vote request or a snapshot chunk without an answer is repeated after this."""
 
     commit_notice_s: float = 0.01
-    """Followers are told of a commit after this at the latest; the next entry may be sooner.
+    """Followers are told of a commit after this, or twice this at the latest, by a message of its
+    own; the next entry is mostly sooner, and then there is none.
 
     To tell them apart from entries costs a message to each of them, and a wakeup there; it is also
     how far a follower's reads lag behind when no further entry comes.

@@ -400,9 +400,45 @@ async def test_f10_raft09_an_exception_in_an_observer_applies_nothing_twice():
 async def test_f10_a_long_backlog_is_applied_in_turns():
     puppet = await Puppet.start(max_apply_per_turn=10)
     puppet.follow(*[(1, b"%d" % n) for n in range(35)], commit=35)
-    assert puppet.consensus.applied_index == 10
-    await asyncio.sleep(0.001)
-    assert puppet.consensus.applied_index == 35
+    seen = []
+    for _ in range(8):
+        seen.append(puppet.consensus.applied_index)
+        await asyncio.sleep(0)
+    assert sorted(set(seen)) == [0, 10, 20, 30, 35]
+    assert seen[-1] == 35
+
+
+@virtual
+async def test_a_follower_acknowledges_before_it_applies():
+    puppet = await Puppet.start()
+    puppet.follow((1, b"x"))
+    await puppet.settle()
+    puppet.heard()
+    puppet.follow((1, b"y"), prev=(1, 1), commit=1)
+    await asyncio.sleep(0)
+    assert puppet.heard(AppendReply) == [AppendReply(1, True, 2)]
+    assert puppet.consensus.applied_index == 0, "sockets are written at the end of the turn"
+    await asyncio.sleep(0)
+    assert puppet.consensus.applied_index == 1
+
+
+@virtual
+async def test_a_commit_is_told_by_the_next_entry_or_soon_by_itself():
+    cluster = await Cluster().start()
+    await cluster.propose(b"first")
+    leader = cluster.leader
+    await asyncio.sleep(0.1)
+    cluster.wire.sent.clear()
+    for number in range(100):
+        leader.consensus.append(b"%d" % number)
+        await asyncio.sleep(0.002)
+    appends = [m for _, _, m in cluster.wire.sent if isinstance(m, Append)]
+    assert len(appends) == 200
+    assert all(message.entries for message in appends), "entries told of every commit"
+    last = leader.consensus.last_index
+    notice_s = cluster.settings.commit_notice_s
+    await asyncio.sleep(2 * notice_s + 0.002)
+    assert all(m.consensus.applied_index == last for m in cluster.members.values())
 
 
 # F11: commit index and snapshots.

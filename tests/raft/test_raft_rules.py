@@ -89,6 +89,40 @@ def test_deadlines_are_drawn_from_the_handed_in_generator(seed: int):
     assert not timer.hears_leader(100.0)
 
 
+class CountingRandom(random.Random):
+    """Counts what was drawn."""
+
+    draws = 0
+
+    def uniform(self, a: float, b: float) -> float:
+        self.draws += 1
+        return super().uniform(a, b)
+
+
+def test_a_patience_is_drawn_for_each_election_and_not_for_each_message():
+    settings, rng = RaftSettings(), CountingRandom(1)
+    timer = ElectionTimer(settings, rng)
+    timer.reset(0.0)
+    first = timer.deadline
+    for now in range(1, 100):
+        timer.heard_leader(float(now))
+        assert timer.deadline == pytest.approx(now + first)
+    assert rng.draws == 1
+    timer.reset(0.0)
+    assert timer.deadline != first
+
+
+def test_a_leader_that_is_heard_after_a_broken_link_has_the_full_time_again():
+    settings = RaftSettings()
+    timer = ElectionTimer(settings, random.Random(1))
+    timer.reset(0.0)
+    full = timer.deadline
+    timer.lost_link_to_leader(0.0)
+    assert timer.deadline < full
+    timer.heard_leader(1.0)
+    assert timer.deadline == 1.0 + full
+
+
 def test_a_late_check_is_excused_once_until_the_next_reset():
     settings = RaftSettings()
     timer = ElectionTimer(settings, random.Random(1))
