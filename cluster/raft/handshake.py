@@ -11,7 +11,8 @@ The transcript holds everything said, lengths included: a proof is good for one 
 direction and these two names only, so neither a replay nor a reflection helps. A stranger learns
 no HMAC from the listener. Both sides then derive one key for each direction; every later frame
 carries a keyed BLAKE2b over its number and the SHA-256 of its content, so it cannot be forged,
-dropped, repeated or reordered unnoticed; what goes to several members is hashed once. Nothing is hidden from who listens: use a trusted network, or a tunnel.
+dropped, repeated or reordered unnoticed; what goes to several members is hashed once. Nothing is
+hidden from who listens: use a trusted network, or a tunnel.
 """
 
 from __future__ import annotations
