@@ -50,6 +50,11 @@ def test_commit_settings_are_checked(name: str):
         CommitSettings(**{name: -1}).validate()
 
 
+def test_new_work_is_refused_before_proposals_expire():
+    with pytest.raises(ValueError, match="less than deadline_s"):
+        CommitSettings(max_wait_s=5.0).validate()
+
+
 @given(members=st.integers(1, 9))
 def test_two_majorities_share_a_member(members: int):
     assert 2 * quorum(members) > members
