@@ -21,7 +21,7 @@ from timeball.cluster.raft.messages import (
     SnapshotReply,
     TimeoutNow,
 )
-from timeball.cluster.raft.progress import Progress, State
+from timeball.cluster.raft.progress import INSTALLING, REPLICATING, Progress
 
 if TYPE_CHECKING:
     from timeball.cluster.raft.engine import Engine
@@ -33,6 +33,7 @@ class Leadership:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         now = engine.clock()
+        self._quorum = quorum(len(engine.members))
         self._progress = {peer: Progress(engine.last_index + 1, now) for peer in engine.others}
         self.barrier_index = engine.last_index + 1
         self.announced = False
@@ -77,20 +78,23 @@ class Leadership:
             return
         if self._lacks_entries_for(progress):
             self._start_install(progress)
-        if progress.state is State.INSTALLING:
+        if progress.state is INSTALLING:
             self._send_chunks(peer, progress, engine.settings.snapshot_window_chunks)
         elif self._lacks_entries_for(progress):
             return
+        elif progress.state is REPLICATING:
+            self._replicate(peer, progress)
         elif progress.may_probe:
             self._send_empty(peer, progress)
-        else:
-            while progress.next <= engine.last_index and progress.may_replicate(
-                engine.settings.max_inflight_bytes
-            ):
-                message, size = self._entries_from(progress.next)
-                engine.send(peer, message)
-                last = progress.next - 1 + len(message.entries)
-                progress.sent(last, size, message.commit_index, engine.clock())
+
+    def _replicate(self, peer: str, progress: Progress) -> None:
+        engine = self._engine
+        limit = engine.settings.max_inflight_bytes
+        while progress.next <= engine.last_index and progress.may_replicate(limit):
+            message, size = self._entries_from(progress.next)
+            engine.send(peer, message)
+            last = progress.next - 1 + len(message.entries)
+            progress.sent(last, size, message.commit_index, engine.clock())
 
     def _entries_from(self, start: int) -> tuple[Append, int]:
         """The message with the entries from `start` on, and their bytes.
@@ -111,7 +115,7 @@ class Leadership:
 
     def _lacks_entries_for(self, progress: Progress) -> bool:
         """Whether memory no longer holds what the follower needs, and no snapshot is on its way."""
-        if progress.state is State.INSTALLING:
+        if progress.state is INSTALLING:
             return False
         return progress.next - 1 < self._engine.log.base_index
 
@@ -140,7 +144,7 @@ class Leadership:
         It follows the last entry that was sent. So its answer also tells of entries that were
         lost on the way, and makes up for answers that were.
         """
-        if progress.state is State.INSTALLING:
+        if progress.state is INSTALLING:
             # Every log agrees at index 0, so this is accepted and says nothing new.
             self._engine.send(peer, self._append_message(0, []))
             progress.sent_at = now
@@ -169,7 +173,7 @@ class Leadership:
         """Whether a majority has answered lately."""
         since = now - self._engine.settings.leader_fallback_s
         heard = sum(progress.last_response > since for progress in self._progress.values())
-        return heard + 1 >= quorum(len(self._engine.members))
+        return heard + 1 >= self._quorum
 
     # Receiving.
 
@@ -213,10 +217,10 @@ class Leadership:
     def count(self) -> None:
         """Commit what a majority holds durably, if the last of it is of this very term."""
         engine = self._engine
-        held = [engine.storage.journal.durable_index]
-        held += [progress.match for progress in self._progress.values()]
-        held.sort(reverse=True)
-        index = held[quorum(len(engine.members)) - 1]
+        held = [progress.match for progress in self._progress.values()]
+        held.append(engine.storage.journal.durable_index)
+        held.sort()
+        index = held[-self._quorum]
         if index > engine.commit_index and engine.log.term_at(index) == engine.term:
             self._expect_notice(index)
             engine.commit(index)
@@ -236,7 +240,7 @@ class Leadership:
         with engine.turn():
             for peer, progress in self._progress.items():
                 told = progress.commit_sent >= index
-                ready = progress.state is State.REPLICATING and engine.connected(peer)
+                ready = progress.state is REPLICATING and engine.connected(peer)
                 if ready and not told and not self._lacks_entries_for(progress):
                     self._send_empty(peer, progress)
             if engine.commit_index > index:
