@@ -87,6 +87,7 @@ class Jobs:
 
     async def create(self, request: Request) -> Answered:
         """Create one job."""
+        self._services.require_room()
         read_query(request.query, ())
         body: messages.NewJob = _one_job.decode(request.body, request.body_form)
         request_id = read_header(request, REQUEST_ID, 64)
@@ -110,6 +111,7 @@ class Jobs:
 
     async def create_batch(self, request: Request) -> Answered:
         """Create up to a thousand jobs."""
+        self._services.require_room()
         read_query(request.query, ())
         body: messages.NewJobs = _many_jobs.decode(request.body, request.body_form)
         request_id = body.request_id or read_header(request, REQUEST_ID, 64)

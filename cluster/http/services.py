@@ -11,6 +11,7 @@ import msgspec
 from timeball.client.errors import NotFound, OutcomeUnknown
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.raft.errors import OutcomeUnknown as ConsensusOutcomeUnknown
+from timeball.cluster.raft.errors import Overloaded
 from timeball.cluster.raft.interface import Replica
 from timeball.cluster.settings import NodeSettings, Settings
 from timeball.cluster.state.machine import StateMachine
@@ -29,11 +30,21 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     dispatcher: Dispatcher
     propose: Propose
     """Puts one operation into the log; answers with its verdict, or raises what it means."""
+    congested: Callable[[], bool]
+    """Whether operations wait so long that new jobs should come later."""
     serving: Callable[[], bool]
     """Whether this node leads and has taken up its duties."""
     ready: Callable[[], bool]
     """Whether this node has caught up and is in touch with a majority."""
     wall_clock_ms: Callable[[], int]
+
+    def require_room(self) -> None:
+        """Raise Overloaded while the node is congested: before anything is spent on new jobs.
+
+        Claims and reports are not asked: they are what a congested node gets its work done by.
+        """
+        if self.congested():
+            raise Overloaded
 
     def require_queue(self, queue: str, field: str = "queue") -> None:
         """Raise NotFound for a queue outside of the configured ones, if they are a closed list."""
