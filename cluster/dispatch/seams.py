@@ -45,7 +45,17 @@ class LoopTimers:
         return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
 
 
-Source = Callable[[int], Iterable[tuple[Any, int, "asyncio.Future[object]"]]]
+class Verdict(Protocol):
+    """Who is told, once, how an operation ended: a future, or what acts at once."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+Source = Callable[[int], Iterable[tuple[Any, int, Verdict]]]
 
 
 class Commit(Protocol):

@@ -67,7 +67,7 @@ async def test_far_jobs_stay_in_their_buckets(world):
     await world.pass_ms(10_000)
     duty = world.dispatcher._duty
     assert len(duty._wheel) == 0
-    assert not duty._armed
+    assert not duty._places
 
 
 async def test_higher_priority_first_then_due_order_within_a_partition(world):
@@ -160,7 +160,7 @@ async def test_one_live_timer_for_each_execution_however_often_it_moves(world):
         (grant,) = task.result()
         assert world.execution(hold).attempts_used == starts
         await world.fail(grant, retry_after_ms=rng.choice([0, 1, 50, 1_500, 2_500]))
-        assert len(world.dispatcher._duty._armed) <= 1
+        assert len(world.dispatcher._duty._places) <= 1
         assert len(world.dispatcher._duty._wheel) <= 1
 
 
