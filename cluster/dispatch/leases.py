@@ -105,9 +105,7 @@ class Leases:
         """Live leases known so far."""
         return len(self._live)
 
-    def hold(
-        self, execution: Execution, monotonic_ms: int, *, now_ms: int | None = None
-    ) -> Lease:
+    def hold(self, execution: Execution, monotonic_ms: int, *, now_ms: int | None = None) -> Lease:
         """The lease of a leased execution; it begins at `monotonic_ms` when first seen.
 
         `now_ms` is given for a lease that an earlier leader granted: how much of the
