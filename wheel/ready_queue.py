@@ -108,6 +108,8 @@ class ReadyQueue(Generic[T]):
         for priority in range(PRIORITIES - 1, -1, -1):
             if self._occupied[priority]:
                 self._take_of(priority, limit, taken)
+                if len(taken) == limit:
+                    break
         return taken
 
     def discard(self, item: T) -> bool:

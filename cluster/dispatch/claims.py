@@ -230,9 +230,10 @@ class WaitingClaims:
         else:
             self._fail(waiter, error)
 
-    def expire(self, limit: int) -> bool:
-        """Answer claims whose time is over, with nothing; True when more may be over."""
-        fired = self._deadlines.advance(self._timers.monotonic_ms(), limit)
+    def expire(self, now_ms: int, limit: int) -> bool:
+        """Answer claims whose time is over by the monotonic clock, with nothing; True when
+        more may be over."""
+        fired = self._deadlines.advance(now_ms, limit)
         for waiter in fired:
             waiter.timer = None
             if waiter.stage is _Stage.WAITING:
@@ -241,7 +242,7 @@ class WaitingClaims:
         return len(fired) >= limit
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `expire` next, on the monotonic clock."""
+        """When to call `expire` next."""
         return self._deadlines.next_expiry()
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class Duty:
             elif not drop(record):
                 self._withdraw(record)
         self._place(scheduled, now_ms)
-        self._arm()
+        self._arm(now_ms, monotonic_ms)
 
     def source(self, log_time_ms: int) -> Iterator[tuple[Any, int, Any]]:
         """What goes into the entry that is put together now: claims, bound to what is due."""
@@ -204,30 +204,30 @@ class Duty:
         self._wakeup = None
         if self._closed:
             return
-        self._watch_clocks()
-        now_ms, step = self.now_ms(), self._settings.step
+        now_ms, monotonic_ms = self._read_clocks()
+        step = self._settings.step
         self._look_ahead(now_ms)
-        self._load(now_ms)
+        self._load(now_ms, monotonic_ms)
         more = self._fire(now_ms)
         self.planner.step(now_ms)
-        more |= self.leases.advance(step)
-        more |= self.claims.expire(step)
-        self._arm(soon=more)
+        more |= self.leases.advance(monotonic_ms, step)
+        more |= self.claims.expire(monotonic_ms, step)
+        self._arm(now_ms, monotonic_ms, soon=more)
 
     def _look_ahead(self, now_ms: int) -> None:
         """Put the buckets that come up within the horizon on the list to load."""
+        if now_ms + self._settings.horizon_ms < self._loaded_to_ms:
+            return
         pending, timetables = self._state.pending, self._state.timetables
         width_ms = pending.width_ms
         assert timetables.width_ms == width_ms, "one frontier serves both"
         last_ms = pending.start_of(now_ms + self._settings.horizon_ms)
-        if last_ms < self._loaded_to_ms:
-            return
         from_ms = self._loaded_to_ms or None
         self._to_load.append(_items(pending.upto(last_ms, from_ms=from_ms)))
         self._to_load.append(_items(timetables.upto(last_ms, from_ms=from_ms)))
         self._loaded_to_ms = last_ms + width_ms
 
-    def _load(self, now_ms: int) -> None:
+    def _load(self, now_ms: int, monotonic_ms: int) -> None:
         """Take up some of the records on the list."""
         room = self._settings.step
         while self._to_load and room:
@@ -235,11 +235,10 @@ class Duty:
             if not records:
                 self._to_load.popleft()
             room -= len(records)
-            self._take_up(records, now_ms)
+            self._take_up(records, now_ms, monotonic_ms)
 
-    def _take_up(self, records: Iterable[Item], now_ms: int) -> None:
+    def _take_up(self, records: Iterable[Item], now_ms: int, monotonic_ms: int) -> None:
         """Derive what an earlier leader, or a far bucket, left to be done with records."""
-        monotonic_ms = self._timers.monotonic_ms()
         scheduled: list[Execution] = []
         for record in records:
             if type(record) is not Execution:
@@ -251,19 +250,20 @@ class Duty:
                 scheduled.append(record)
         self._place(scheduled, now_ms)
 
-    def _arm(self, *, soon: bool = False) -> None:
+    def _arm(self, now_ms: int, monotonic_ms: int, *, soon: bool = False) -> None:
         """See that the next tick comes when there is something to do, or to look at."""
-        now_ms = self._timers.monotonic_ms()
-        at_ms = now_ms + self._settings.longest_wait_ms
         if soon or self._to_load or self.planner.has_due:
-            at_ms = now_ms
-        else:
-            due_ms = self._wheel.next_expiry()
-            if due_ms is not None:
-                at_ms = min(at_ms, now_ms + due_ms - self.now_ms())
-            for expiry_ms in (self.leases.next_expiry_ms(), self.claims.next_deadline_ms()):
-                if expiry_ms is not None:
-                    at_ms = min(at_ms, expiry_ms)
+            self._wake_by(monotonic_ms)
+            return
+        if self._wakeup is not None and self._wake_at_ms <= monotonic_ms + 1:
+            return  # nothing that lies ahead can be sooner
+        at_ms = monotonic_ms + self._settings.longest_wait_ms
+        due_ms = self._wheel.next_expiry()
+        if due_ms is not None:
+            at_ms = min(at_ms, monotonic_ms + due_ms - now_ms)
+        for expiry_ms in (self.leases.next_expiry_ms(), self.claims.next_deadline_ms()):
+            if expiry_ms is not None:
+                at_ms = min(at_ms, expiry_ms)
         self._wake_by(at_ms)
 
     def _wake_by(self, at_ms: int) -> None:
@@ -281,13 +281,14 @@ class Duty:
         else:
             self._wakeup = self._timers.call_later(delay_ms, self._tick)
 
-    def _watch_clocks(self) -> None:
-        """Report a wall clock that has stepped since the last look."""
+    def _read_clocks(self) -> tuple[int, int]:
+        """Both clocks; a wall clock that has stepped since the last look is reported."""
         wall_ms, monotonic_ms = self._wall_clock_ms(), self._timers.monotonic_ms()
         step_ms = (wall_ms - self._clocks[0]) - (monotonic_ms - self._clocks[1])
         self._clocks = (wall_ms, monotonic_ms)
         if abs(step_ms) >= self._settings.clock_step_ms:
             self._instruments.clock_stepped(step_ms)
+        return max(self._state.log_time_ms, wall_ms), monotonic_ms
 
 
 def _items(buckets: Iterable[tuple[int, Sequence[Item]]]) -> Iterator[Item]:

@@ -184,12 +184,11 @@ class Leases:
             self._instruments.unused_released(1)
             self._releases.put(lease)
 
-    def advance(self, limit: int) -> bool:
-        """End what ran out; True when more may have run out than were looked at.
+    def advance(self, now_ms: int, limit: int) -> bool:
+        """End what ran out by the monotonic clock; True when more may have run out.
 
         Looks at `limit` leases, and at all the others that end with the last of them.
         """
-        now_ms = self._timers.monotonic_ms()
         looked = expired = 0
         while looked < limit:
             fired = self._wheel.advance(now_ms, 1)
@@ -211,7 +210,7 @@ class Leases:
         return looked >= limit
 
     def next_expiry_ms(self) -> int | None:
-        """When to call `advance` next, on the monotonic clock."""
+        """When to call `advance` next."""
         return self._wheel.next_expiry()
 
     def close(self) -> None:
