@@ -19,14 +19,9 @@ import msgspec
 from timeball.cluster.dispatch.errors import NotServing, TooManyClaims
 from timeball.cluster.dispatch.leases import HELD, Lease, Leases
 from timeball.cluster.dispatch.ready import ReadyWork
-from timeball.cluster.dispatch.seams import (
-    Commit,
-    DispatchSettings,
-    Instruments,
-    Timers,
-    Verdict,
-)
+from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instruments, Timers
 from timeball.cluster.raft.errors import Expired, NotLeader, Overloaded
+from timeball.cluster.raft.interface import Proposer
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import Claim
 from timeball.cluster.state.records import Execution
@@ -173,9 +168,14 @@ class WaitingClaims:
         if queue in self._queues:
             self._match(queue)
 
-    def bind(self) -> Iterator[tuple[Claim, int, Verdict]]:
-        """Bind waiting claims to ready work, one operation each, as long as asked."""
+    def bind(self) -> Iterator[tuple[Claim, int, Proposer]]:
+        """Bind waiting claims to ready work for one entry, one operation each."""
+        room = self._settings.executions_per_entry
         while self._matched and not self._closed:
+            if room <= 0:
+                # In the next turn: what is bound now is not written yet.
+                self._timers.call_soon(self._commit.wake)
+                break
             queue = next(iter(self._matched))
             waiters = self._queues.get(queue)
             taken: list[Execution] = []
@@ -186,6 +186,7 @@ class WaitingClaims:
             if not taken:
                 del self._matched[queue]
                 continue
+            room -= len(taken)
             self._matched.move_to_end(queue)
             self._unqueue(waiter)
             waiter.stage = _Stage.BOUND

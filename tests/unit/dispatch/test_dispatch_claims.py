@@ -240,6 +240,7 @@ async def test_what_a_new_leader_still_loads_is_not_offered_while_a_claim_has_it
 
 
 async def test_a_flood_in_one_queue_does_not_hold_up_the_claims_of_another(world):
+    await world.lead(2, executions_per_entry=4_096)
     for _ in range(5):
         await world.create(*(NewJob("a", b"") for _ in range(1_000)))
     await world.create(NewJob("b", b""))
@@ -255,12 +256,31 @@ async def test_a_flood_in_one_queue_does_not_hold_up_the_claims_of_another(world
     assert all(task.done() for task in tasks)
 
 
+async def test_an_entry_binds_a_bounded_number_of_executions_and_the_next_goes_on(world):
+    await world.lead(2, executions_per_entry=100)
+    await world.create(*(NewJob("q", b"", partition_key="p") for _ in range(700)))
+    first = len(world.commit.entries)
+    tasks = [world.asking(n=70) for _ in range(10)]
+    await world.settle()
+    sizes = [
+        [len(op.executions) for op in entry if isinstance(op, Claim)]
+        for entry in world.commit.entries[first:]
+    ]
+    assert sizes == [[70, 70]] * 5
+    tokens = [lease.token for task in tasks for lease in task.result()]
+    assert tokens == sorted(tokens)
+    assert len(tokens) == 700
+
+
 async def test_an_execution_whose_claim_was_certainly_not_made_is_ready_again(world):
     hold = await world.job()
     world.commit.error = Overloaded()
     task = world.asking()
+    await asyncio.sleep(0)
     for _ in range(3):
         world.timers.run_one()
+    assert world.dispatcher.ready_depth("q") == 1
+    assert not task.done()
     world.commit.error = None
     await world.settle()
     (grant,) = task.result()
