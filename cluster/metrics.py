@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Protocol
 
-import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -246,7 +246,7 @@ class _NodeCollector(Collector):
 
     def _state(self) -> Iterator[Metric]:
         """Totals of the replicated state: the same on every node at one position."""
-        totals = msgspec.structs.asdict(self._node.state.counters)
+        totals = asdict(self._node.state.counters)
         for name, text in _TOTALS.items():
             yield CounterMetricFamily(f"timeball_{name}", text, value=float(totals[name]))
         state = self._node.state

@@ -255,15 +255,16 @@ class Jobs:
 
 
 @functools.lru_cache(maxsize=1024)
-def _policy(retry: messages.Retry) -> operations.RetryPolicy:
-    """Most jobs have one of a few policies, if not the default."""
-    return operations.RetryPolicy(
+def _policy(retry: messages.Retry) -> operations.RetryPolicy | None:
+    """Most jobs have one of a few policies, if not the default (None)."""
+    policy = operations.RetryPolicy(
         retry.max_attempts,
         retry.initial_ms,
         retry.multiplier_pct,
         retry.max_ms,
         retry.jitter_pct,
     )
+    return None if policy == operations.RetryPolicy() else policy
 
 
 def _part_id(request_id: str, number: int) -> str:

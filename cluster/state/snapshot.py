@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import astuple
 from itertools import islice
 from typing import Any
 
@@ -23,11 +24,11 @@ from timeball.cluster.state.operations import (
 )
 from timeball.cluster.state.records import (
     Attempt,
-    Counters,
     Execution,
     ExecutionState,
     Job,
     JobState,
+    Recurrence,
 )
 from timeball.cluster.state.store import EndedJob, Store
 
@@ -50,7 +51,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
     applied_index: int
     log_time_ms: int
     settings: ClusterSettings
-    counters: Counters
+    counters: tuple[int, ...]
 
 
 class QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -80,6 +81,16 @@ class ExecutionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     attempts: list[Attempt] | None
 
 
+class RecurrenceRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How far a recurring job has come, as dumped."""
+
+    timetable: Every | Cron
+    planned_ms: int
+    coalesced: int
+    missed: int
+    ended: bool
+
+
 class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A job as dumped, with the execution of a one-shot job (see `_job_record`)."""
 
@@ -91,13 +102,9 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     priority: int
     partition_key: str
     timeout_ms: int
-    timetable: Every | Cron | None
-    state: JobState
-    planned_ms: int
-    coalesced: int
-    missed: int
     idempotency_key: str
-    timetable_ended: bool
+    state: JobState
+    recurrence: RecurrenceRecord | None
     execution: ExecutionRecord | None
 
 
@@ -118,8 +125,19 @@ def _execution_record(execution: Execution) -> tuple[Any, ...]:
     )
 
 
+def _recurrence_record(recurrence: Recurrence) -> tuple[Any, ...]:
+    return (
+        recurrence.timetable,
+        recurrence.planned_ms,
+        recurrence.coalesced,
+        recurrence.missed,
+        recurrence.ended,
+    )
+
+
 def _job_record(job: Job) -> tuple[Any, ...]:
     executions = job.executions
+    recurrence = job.recurrence
     return (
         job.id,
         job.queue,
@@ -129,13 +147,9 @@ def _job_record(job: Job) -> tuple[Any, ...]:
         job.priority,
         job.partition_key,
         job.timeout_ms,
-        job.timetable,
-        job.state,
-        job.planned_ms,
-        job.coalesced,
-        job.missed,
         job.idempotency_key,
-        job.timetable_ended,
+        job.state,
+        None if recurrence is None else _recurrence_record(recurrence),
         None if isinstance(executions, dict) else _execution_record(executions),
     )
 
@@ -150,7 +164,7 @@ def _sections(store: Store) -> Iterator[tuple[int, Iterator[Any]]]:
         ),
     )
     yield JOBS, (_job_record(job) for job in store.jobs.oldest_first())
-    recurring = (job for job in store.jobs.oldest_first() if job.timetable is not None)
+    recurring = (job for job in store.jobs.oldest_first() if job.recurrence is not None)
     yield EXECUTIONS, (_execution_record(e) for job in recurring for e in store.executions_of(job))
     yield (
         FINISHED,
@@ -178,7 +192,7 @@ def dump(store: Store) -> Iterator[bytes]:
                 store.applied_index,
                 store.log_time_ms,
                 store.settings,
-                store.counters,
+                astuple(store.counters),
             ),
         )
     )
