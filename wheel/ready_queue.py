@@ -63,13 +63,6 @@ class _Lane(Generic[T]):
     def __len__(self) -> int:
         return len(self.row) + len(self.heap)
 
-    def push(self, entry: _Entry[T]) -> None:
-        row = self.row
-        if not row or entry > row[-1]:
-            row.append(entry)
-        else:
-            heappush(self.heap, entry)
-
     def first(self) -> _Entry[T] | None:
         row, heap = self.row, self.heap
         if heap and (not row or heap[0] < row[0]):
@@ -138,7 +131,11 @@ class ReadyQueue(Generic[T]):
         lanes = self._lanes[priority]
         if not lanes:
             lanes.extend(_Lane() for _ in range(self._partitions))
-        lanes[partition].push(entry)
+        lane = lanes[partition]
+        if not lane.row or entry > lane.row[-1]:
+            lane.row.append(entry)
+        else:
+            heappush(lane.heap, entry)
         self._occupied[priority] |= 1 << partition
 
     def take(self, limit: int) -> list[T]:
@@ -185,9 +182,10 @@ class ReadyQueue(Generic[T]):
             ahead = occupied >> turn << turn or occupied
             partition = (ahead & -ahead).bit_length() - 1
             lane = lanes[partition]
-            entry = lane.pop()
+            row, heap = lane.row, lane.heap
+            entry = lane.pop() if heap else row.popleft()
             entries -= 1
-            if not lane.row and not lane.heap:
+            if not row and not heap:
                 occupied &= ~(1 << partition)
             item = entry[3]
             if waiting.get(item) is entry:

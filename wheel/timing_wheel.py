@@ -14,6 +14,7 @@ T = TypeVar("T")
 _SHIFTS: Final = (0, 8, 14, 20, 26)  # a slot of level L lasts 2**_SHIFTS[L] ms
 _MASKS: Final = (255, 63, 63, 63)  # slots of the level, less one
 _FIRST_SLOTS: Final = (0, 256, 320, 384)  # where the level begins in the numbers of slots
+_LEVEL_OF_SLOT: Final = (*[0] * 256, *[1] * 64, *[2] * 64, *[3] * 64)
 _OVERFLOW: Final = 4
 _WHEEL_BITS: Final = _SHIFTS[_OVERFLOW]
 
@@ -261,9 +262,7 @@ class TimingWheel(Generic[T]):
         """Level and start of the first slot that holds instants."""
         if self._occupied:
             number = (self._occupied & -self._occupied).bit_length() - 1
-            level = 0
-            while level + 1 < _OVERFLOW and number >= _FIRST_SLOTS[level + 1]:
-                level += 1
+            level = _LEVEL_OF_SLOT[number]
             above = _SHIFTS[level + 1]
             slot = number - _FIRST_SLOTS[level]
             return level, (self._time >> above << above) + (slot << _SHIFTS[level])

@@ -97,7 +97,7 @@ class Duty:
     def applied(self, touched: Iterable[Item]) -> None:
         """The log changed these records: derive anew what is to happen to each."""
         now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
-        hold, drop = self.leases.hold, self.leases.drop
+        hold, drop, places = self.leases.hold, self.leases.drop, self._places
         scheduled: list[Execution] = []
         for record in touched:
             if type(record) is not Execution:
@@ -111,7 +111,8 @@ class Duty:
                     drop(record)
                 scheduled.append(record)
             elif state is _LEASED or state is _RUNNING:
-                self._withdraw(record)
+                if record in places:
+                    self._take_out(record)
                 hold(record, monotonic_ms)
             elif not drop(record):
                 self._withdraw(record)
