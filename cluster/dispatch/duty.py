@@ -132,12 +132,9 @@ class Duty:
         places, insert, loaded_to_ms = self._places, self._wheel.insert, self._loaded_to_ms
         due: list[Execution] = []
         for execution in executions:
+            if execution in places and not self._take_out(execution):
+                continue
             due_ms = execution.due_ms
-            if execution in places:
-                timer = places[execution]
-                stays = due_ms <= now_ms if timer is None else timer.due_ms == due_ms > now_ms
-                if stays or not self._take_out(execution):
-                    continue
             if due_ms <= now_ms:
                 due.append(execution)
             elif due_ms < loaded_to_ms:

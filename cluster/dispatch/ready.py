@@ -18,7 +18,7 @@ class ReadyWork:
         self._queues: dict[str, ReadyQueue[Execution]] = {}
 
     def push(self, executions: Iterable[Execution]) -> Iterable[str]:
-        """Let due executions wait that do not yet; the queues that they wait in."""
+        """Let due executions wait, none of which does yet; the queues that they wait in."""
         queues, partitions = self._queues, self._partitions
         named: dict[str, None] = {}
         for execution in executions:

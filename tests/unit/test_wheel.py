@@ -285,6 +285,7 @@ def test_timr_09_many_timers_on_one_instant_are_drained_in_bounded_steps_in_fifo
         fired += step
         steps += 1
     assert fired == list(range(count))
+    assert list(wheel._run) == [], "nothing is kept of what was drained"
     # One pass through each of the four levels below the overflow, and to fire.
     assert steps <= 5 * (count // limit + 2)
 

@@ -92,6 +92,17 @@ async def test_a_client_that_goes_away_while_its_claim_is_proposed_gives_it_back
     assert world.seen.released == 1
 
 
+async def test_a_waiting_claim_goes_on_in_the_turn_after_its_entry_is_applied(world):
+    await world.job()
+    world.commit.stalled = True
+    task = world.asking()
+    await world.settle()
+    world.commit.stalled = False
+    world.commit.commit()
+    await asyncio.sleep(0)
+    assert task.done()
+
+
 async def test_a_client_that_goes_away_between_commit_and_answer_gives_it_back(world):
     """HTTP-01, after the commit, before the handler has gone on."""
     hold = await world.job()
@@ -306,6 +317,23 @@ async def test_a_claim_of_unknown_outcome_can_be_asked_for_again(world):
     (grant,) = again.result()
     assert (grant.execution.job.id, grant.execution.nominal_ms) == hold
     assert world.execution(hold).attempts_used == 1
+
+
+async def test_what_a_claim_of_unknown_outcome_got_after_all_is_not_ready_any_more(world):
+    hold = await world.job()
+    world.commit.stalled = True
+    task = world.asking()
+    await world.settle()
+    _, (verdict,) = world.commit._written[0]
+    verdict.set_exception(OutcomeUnknown("the deadline passed"))
+    await world.settle()
+    assert isinstance(task.exception(), OutcomeUnknown)
+    assert world.dispatcher.ready_depth("q") == 1
+    world.commit.stalled = False
+    world.commit.commit()
+    assert world.execution(hold).state is ExecutionState.LEASED
+    assert world.dispatcher.ready_depth("q") == 0
+    assert world.dispatcher.live_leases == 1
 
 
 async def test_waiting_claims_learn_that_the_leadership_is_lost(world):

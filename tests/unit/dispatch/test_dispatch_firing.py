@@ -27,6 +27,19 @@ async def test_a_job_is_handed_out_at_its_due_time_and_not_a_millisecond_before(
     assert grant.attempt == 1
 
 
+async def test_what_is_due_before_the_next_tick_brings_it_forward(world):
+    late, soon = world.asking("late"), world.asking("soon")
+    await world.settle()
+    at_ms = world.wall_ms()
+    await world.create(NewJob("late", b"", first_ms=at_ms + 2))
+    await world.create(NewJob("soon", b"", first_ms=at_ms + 1))
+    await world.pass_ms(1)
+    assert soon.done()
+    assert not late.done()
+    await world.pass_ms(1)
+    assert late.done()
+
+
 async def test_random_due_times_arrive_in_order_and_each_at_its_time(world):
     rng = random.Random(7)
     start_ms = world.wall_ms()
