@@ -31,11 +31,11 @@ from timeball.cluster.raft.errors import (
     OutcomeUnknown,
     Overloaded,
 )
-from timeball.cluster.raft.interface import Applied, Observer, Replica
+from timeball.cluster.raft.interface import Applied, Observer, Proposer, Replica
 from timeball.cluster.raft.settings import MAX_ENTRY_WEIGHT, CommitSettings
 
 Verdict: TypeAlias = "asyncio.Future[object]"
-Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Verdict]]]
+Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Proposer]]]
 Encode: TypeAlias = Callable[[int, Sequence[Any]], bytes]
 
 _PENDING_SHARE = MAX_ENTRY_WEIGHT * 3 // 4
@@ -134,7 +134,7 @@ class GroupCommit(Observer):
     def add_source(self, source: Source) -> None:
         """Ask `source(log_time_ms)` for operations whenever an entry is put together.
 
-        It yields (operation, weight, future of the verdict), and should do so lazily: what was
+        It yields (operation, weight, who is told the verdict), and should do so lazily: what was
         yielded is proposed, what was not asked for stays with the source.
         """
         self._sources.append(source)
