@@ -1,7 +1,8 @@
 """One client's connection: requests in, answers out, in order and within deadlines.
 
-Requests are answered one at a time. What a client sends ahead waits unparsed, and beyond
-one read its sending is held back. A single timer serves all deadlines of the connection.
+Requests are answered one at a time. What a client sends ahead waits unparsed, is taken up a
+slice in each turn of the loop, and beyond one read its sending is held back. A single timer
+serves all deadlines of the connection.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from timeball.client.errors import InvalidRequest, Overloaded
 from timeball.cluster.http.deadline import Deadline
+from timeball.cluster.http.eager import Eager
 from timeball.cluster.http.exchange import Request, Response
 from timeball.cluster.http.problems import RETRY_MS
-from timeball.cluster.http.wire import CONTINUE, Arrival, RequestParser, render_head
+from timeball.cluster.http.wire import CONTINUE, RequestParser, render_head
 
 if TYPE_CHECKING:
     from timeball.cluster.http.server import HttpServer
@@ -31,8 +33,10 @@ LINGER_S = 1.0
 """How long a client may go on after the last answer, so that it can read it."""
 RESET_WINDOW_S = 1.0
 """A connection reset this soon after an answer takes the answer with it."""
+CROSSING_S = 0.1
+"""How long a reset may be behind the client's FIN that crossed an answer: a round trip."""
 SLICE_BYTES = 16_384
-"""Parsed in one go: bounds how many requests are kept that were sent ahead."""
+"""Parsed in one go: bounds how many requests that were sent ahead are answered in one turn."""
 JOINED_BYTES = 65_536
 """Up to this size a body is copied behind its head, into one packet if it fits."""
 
@@ -44,15 +48,16 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_answered_at",
+        "_answering",
         "_deadline",
         "_drained",
         "_ending",
         "_held_back",
         "_loop",
+        "_lost",
         "_parser",
         "_server",
         "_stage",
-        "_task",
         "_transport",
         "_undelivered",
         "_unread",
@@ -63,20 +68,21 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser()
         self._transport: asyncio.Transport
-        self._task: asyncio.Task[None] | None = None
+        self._answering: Eager | None = None
         self._unread = b""
         self._drained: asyncio.Future[None] | None = None
         self._undelivered: Callable[[], None] | None = None
         self._answered_at = 0.0
         self._held_back = False
         self._ending = False
+        self._lost = False
         self._stage: Stage = "answer"
         self._deadline = Deadline(self._loop, HEADER_DEADLINE_S)
 
     @property
     def busy(self) -> bool:
         """Whether a request is being answered, or has begun to arrive with its whole head."""
-        return self._task is not None or self._parser.in_body
+        return self._answering is not None or bool(self._unread) or self._parser.in_body
 
     # --- what the transport calls ----------------------------------------------------------
 
@@ -93,14 +99,22 @@ class Connection(asyncio.Protocol):
         """Take what the client sends, or let it wait behind what is being answered."""
         if self._parser.closed or self._ending:
             return  # it was told so, or is about to be
-        if self._task is not None:
+        if self._answering is not None or self._unread:
             self._keep_unread(self._unread + data)
-            return
-        self._parse(data)
-        if self._parser.arrivals:
-            self._begin_answers()
         else:
-            self._await_more()
+            self._parse(data)
+
+    def eof_received(self) -> bool:
+        """The client has closed its end; what is left to say is whether it took its answer.
+
+        If it went before it could see the answer, its kernel answers that with a reset, which
+        is still on its way: stay open so long, for only an open connection hears of it.
+        """
+        if self._answering is None and self._undelivered is not None:
+            self._ending = True
+            self._deadline.set(CROSSING_S, self._close)
+            return True
+        return False
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is answered."""
@@ -114,16 +128,16 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: what it asked for is cancelled."""
-        if self._undelivered is not None and self._was_reset(exc):
+        half_written = self._drained is not None
+        if self._undelivered is not None and (half_written or self._was_reset(exc)):
             self._undelivered()
         self._undelivered = None
-        self._ending = True
+        self._lost = self._ending = True
         self._deadline.end()
         self._unread = b""
         self._parser = RequestParser()
-        if self._task is not None:
-            self._task.cancel()
-            self._task.add_done_callback(lambda _: self._server.forget(self))
+        if self._answering is not None:
+            self._answering.cancel()
         else:
             self._server.forget(self)
 
@@ -136,8 +150,8 @@ class Connection(asyncio.Protocol):
 
     def close_now(self) -> None:
         """Close, whatever is under way."""
-        if self._task is not None:
-            self._task.cancel()
+        if self._answering is not None:
+            self._answering.cancel()
         self._close()
 
     def abort(self) -> None:
@@ -150,20 +164,20 @@ class Connection(asyncio.Protocol):
     # --- reading -----------------------------------------------------------------------------
 
     def _parse(self, data: bytes) -> None:
-        """Parse until a request is whole; what follows it stays unread."""
+        """Parse until a request is whole, and answer it; what follows waits unread."""
+        parser = self._parser
         for start in range(0, len(data), SLICE_BYTES):
             end = start + SLICE_BYTES
-            self._parser.feed(data[start:end])
-            if self._parser.closed:
+            parser.feed(data[start:end])
+            if parser.arrivals:
+                self._keep_unread(data[end:])
+                self._begin_answers()
                 return
-            if self._parser.arrivals:
-                if end < len(data):
-                    self._keep_unread(data[end:])
-                return
+        self._read_on()
 
     def _keep_unread(self, data: bytes) -> None:
         """Keep what was sent ahead; only much of it stops reading, which hides that clients go."""
-        self._unread = data
+        self._unread = b"" if self._parser.closed else data
         if len(data) > SLICE_BYTES and not self._held_back and not self._transport.is_closing():
             self._held_back = True
             self._transport.pause_reading()
@@ -198,59 +212,42 @@ class Connection(asyncio.Protocol):
     def _begin_answers(self) -> None:
         self._stage = "answer"
         self._deadline.lift()
-        self._task = self._loop.create_task(self._answer_all())
+        self._answering = Eager(self._loop, self._answer_all(), self._end_answers)
+        self._answering.start()
 
     async def _answer_all(self) -> None:
-        """Answer what has arrived, then what was sent ahead, until nothing whole is left."""
-        parser = self._parser
+        """Answer what has arrived, one after the other."""
+        application = self._server.application
+        arrivals = self._parser.arrivals
         try:
-            while parser.arrivals and not self._ending:
-                await self._answer(parser.arrivals.popleft())
-                if not parser.arrivals and self._unread and not self._ending:
-                    unread, self._unread = self._unread, b""
-                    self._parse(unread)
+            while arrivals and not self._ending:
+                arrival = arrivals.popleft()
+                self._undelivered = None  # that the client asks again proves that it has that
+                if arrival.refusal is None:
+                    response = await application.handle(arrival.request)
+                else:
+                    response = application.refuse(arrival.request, arrival.refusal)
+                keep_alive = arrival.keep_alive and not self._server.draining
+                self._write(arrival.request, response, keep_alive=keep_alive)
+                if self._drained is not None:
+                    self._deadline.set(WRITE_DEADLINE_S, self.abort)
+                    await self._drained
+                    self._deadline.lift()
+                    self._answered_at = self._loop.time()
+                if not keep_alive:
+                    self._finish()
         except Exception as error:  # noqa: BLE001 — the application raises none: a defect here
             _log.error("a connection failed inside the node", exc_info=error)
             self.abort()
-        finally:
-            self._task = None
-            self._server.settle()
-        if self._transport.is_closing():
-            return
-        if self._held_back:
-            self._held_back = False
-            self._transport.resume_reading()
-        if not self._ending:
-            if self._server.draining and not parser.in_head and not parser.in_body:
-                self._close()
-            else:
-                self._await_more()
 
-    async def _answer(self, arrival: Arrival) -> None:
-        # That the client asks again proves that it has the last answer.
-        self._undelivered = None
-        if arrival.refusal is None:
-            response = await self._server.application.handle(arrival.request)
-        else:
-            response = self._server.application.refuse(arrival.request, arrival.refusal)
-        keep_alive = arrival.keep_alive and not self._server.draining
-        delivered = False
-        try:
-            delivered = await self._write(arrival.request, response, keep_alive=keep_alive)
-        finally:
-            if delivered:
-                # It was written, which does not yet say that the client reads it.
-                self._undelivered = response.undelivered
-                self._answered_at = self._loop.time()
-            elif response.undelivered is not None:
+    def _write(self, request: Request, response: Response, *, keep_alive: bool) -> None:
+        if self._transport.is_closing():
+            if response.undelivered is not None:
                 response.undelivered()
-        if not keep_alive:
-            self._finish()
-
-    async def _write(self, request: Request, response: Response, *, keep_alive: bool) -> bool:
-        """Write an answer and wait until most of it is gone; whether it could be written."""
-        if self._transport.is_closing():
-            return False
+            return
+        # Until it asks again, nothing says that the client has read it.
+        self._undelivered = response.undelivered
+        self._answered_at = self._loop.time()
         connection = "" if keep_alive else "close"
         if keep_alive and request.headers.get("connection", "").lower() == "keep-alive":
             connection = "keep-alive"  # HTTP/1.0 clients need to be told
@@ -261,11 +258,34 @@ class Connection(asyncio.Protocol):
             self._transport.write(head + response.body)
         else:
             self._transport.writelines((head, response.body))
-        if self._drained is not None:
-            self._deadline.set(WRITE_DEADLINE_S, self.abort)
-            await self._drained
-            self._deadline.lift()
-        return True
+
+    def _end_answers(self) -> None:
+        """What had arrived is answered, or nobody is left to take it: see what is next."""
+        self._answering = None
+        self._server.settle()
+        if self._lost:
+            self._server.forget(self)
+        elif self._unread and not self._ending:
+            self._loop.call_soon(self._take_up_unread)
+        elif not self._transport.is_closing():
+            self._read_on()
+
+    def _take_up_unread(self) -> None:
+        """In a turn of its own, so that no client who sends much ahead has one to itself."""
+        unread, self._unread = self._unread, b""
+        if unread and not self._ending:
+            self._parse(unread)
+
+    def _read_on(self) -> None:
+        parser = self._parser
+        if self._held_back:
+            self._held_back = False
+            self._transport.resume_reading()
+        if not self._ending:
+            if self._server.draining and not parser.in_head and not parser.in_body:
+                self._close()
+            else:
+                self._await_more()
 
     # --- the end -----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ too, so that its problem document is sent in its turn.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import deque
 from http import HTTPStatus
@@ -44,7 +45,7 @@ _STATUS_LINES = {
 _WITHOUT_LENGTH = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 
-class Arrival(msgspec.Struct, kw_only=True, eq=False):
+class Arrival(msgspec.Struct, eq=False):
     """A request that is whole, or that is refused before the application sees it."""
 
     request: Request
@@ -63,11 +64,12 @@ class RequestParser:
     __slots__ = (
         "_barren",
         "_body",
+        "_fields",
         "_fruitful",
-        "_headers",
         "_http",
-        "_incoming",
-        "_url",
+        "_keep_alive",
+        "_request",
+        "_target",
         "arrivals",
         "awaits_continue",
         "closed",
@@ -83,10 +85,11 @@ class RequestParser:
         self.awaits_continue = False
         """The client holds the body back until it is told to go on."""
         self._http = HttpRequestParser(self)
-        self._incoming = _nothing()
-        self._url = b""
+        self._target = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._request: Request | None = None  # until its head is whole
+        self._keep_alive = False
         self._body: bytes | bytearray = b""
-        self._headers = 0
         self._barren = 0  # bytes since the last that began or completed a head, or brought a body
         self._fruitful = False
 
@@ -112,7 +115,7 @@ class RequestParser:
 
     def refuse(self, error: TimeballError) -> None:
         """Give up what is under way: the answer is `error`, and nothing is parsed any more."""
-        self.arrivals.append(Arrival(request=self._incoming.request, refusal=error))
+        self.arrivals.append(Arrival(self._request or Request("", ""), error))
         self.in_head = self.in_body = self.awaits_continue = False
         self.closed = True
         self._body = b""
@@ -121,54 +124,49 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         """A first byte."""
-        self._incoming = _nothing()
-        self._url = b""
-        self._body = b""
-        self._headers = 0
+        self._target = b""
+        self._fields = []
+        self._request = None
         self._fruitful = True
         self.in_head = True
 
-    def on_url(self, url: bytes) -> None:
+    def on_url(self, part: bytes) -> None:
         """A part of the target."""
-        self._url += url
-        if len(self._url) > MAX_HEADER_BYTES:
-            self._fail(InvalidRequest.at("request", f"a target beyond {MAX_HEADER_BYTES} bytes"))
+        self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A whole header, or a trailer, which nobody reads."""
-        if self.in_body:
-            return
-        headers = self._incoming.request.headers
-        assert isinstance(headers, dict)
-        self._headers += 1  # a name that is repeated counts again
-        if self._headers > MAX_HEADERS:
-            self._fail(InvalidRequest.at("request", f"more than {MAX_HEADERS} headers"))
-        if len(name) + len(value) > MAX_HEADER_BYTES:
-            self._fail(InvalidRequest.at("request", f"a header beyond {MAX_HEADER_BYTES} bytes"))
-        text = value.decode("utf-8", "surrogateescape").strip(" \t")
-        headers[name.decode("latin-1").lower()] = text
+        """A whole header, or a trailer, which nobody reads; `feed` bounds how many there can be."""
+        self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head is whole: what it announces may be refused before it is read."""
-        incoming = self._incoming
-        request = incoming.request
-        request.method = self._http.get_method().decode("ascii")
-        target = self._url.decode("utf-8", "surrogateescape")
-        request.path, _, request.query = target.partition("?")
-        incoming.keep_alive = self._http.should_keep_alive()
+        if len(self._target) > MAX_HEADER_BYTES:
+            self._fail(InvalidRequest.at("request", f"a target beyond {MAX_HEADER_BYTES} bytes"))
+        if len(self._fields) > MAX_HEADERS:
+            self._fail(InvalidRequest.at("request", f"more than {MAX_HEADERS} headers"))
+        headers: dict[str, str] = {}
+        for name, value in self._fields:
+            if len(name) + len(value) > MAX_HEADER_BYTES:
+                detail = f"a header beyond {MAX_HEADER_BYTES} bytes"
+                self._fail(InvalidRequest.at("request", detail))
+            headers[_header_name(name)] = value.decode("utf-8", "surrogateescape").strip(" \t")
+        path, _, query = self._target.decode("utf-8", "surrogateescape").partition("?")
+        self._request = Request(self._http.get_method().decode("ascii"), path, query, headers)
+        self._keep_alive = self._http.should_keep_alive()
         self.in_head = False
         self._fruitful = True
-        length = int(request.headers.get("content-length") or 0)
-        if not length and "transfer-encoding" not in request.headers:
+        length = int(headers.get("content-length") or 0)
+        if not length and "transfer-encoding" not in headers:
             return
         self.in_body = True
         if length > MAX_BODY_BYTES:
             self._fail(_too_large())
-        encoding = request.headers.get("content-encoding", "identity").lower()
-        if encoding != "identity":
+        encoding = headers.get("content-encoding")
+        if encoding is not None and encoding.lower() != "identity":
             detail = f"Content-Encoding {encoding[:50]!r}: send the body as it is"
             self._fail(UnsupportedMediaType(detail))
-        self.awaits_continue = request.headers.get("expect", "").lower() == "100-continue"
+        expectation = headers.get("expect")
+        self.awaits_continue = expectation is not None and expectation.lower() == "100-continue"
 
     def on_body(self, part: bytes) -> None:
         """A part of the body."""
@@ -185,14 +183,15 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         """The request is whole."""
-        incoming = self._incoming
         if self.in_body and self._http.should_upgrade():
             return  # so httptools says, but the body that the head announced is still to come
         self.in_body = self.awaits_continue = False
-        incoming.request.body = bytes(self._body)
+        request = self._request
+        assert request is not None, "its head came first"
+        request.body = bytes(self._body)
         self._body = b""
-        self.closed = not incoming.keep_alive
-        self.arrivals.append(incoming)
+        self.closed = not self._keep_alive
+        self.arrivals.append(Arrival(request, None, self._keep_alive))
 
     # --- particulars -----------------------------------------------------------------------
 
@@ -206,8 +205,9 @@ class RequestParser:
         if not self.in_body:
             self._http = HttpRequestParser(self)
             return b""
-        headers = self._incoming.request.headers
-        self._incoming.keep_alive = False
+        assert self._request is not None, "its head came first"
+        headers = self._request.headers
+        self._keep_alive = False
         body_only = SimpleNamespace(
             on_body=self.on_body, on_message_complete=self.on_message_complete
         )
@@ -229,26 +229,32 @@ class RequestParser:
 
 def render_head(response: Response, *, date: str, connection: str) -> bytes:
     """The head of an answer; `date` and `connection` are left out when they are empty."""
-    status = response.status
-    lines = [_STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"]
-    if date:
-        lines.append(f"Date: {date}\r\n")
-    if response.content_type:
-        lines.append(f"Content-Type: {response.content_type}\r\n")
-    if status not in _WITHOUT_LENGTH:
-        lines.append(f"Content-Length: {len(response.body)}\r\n")
+    head = _opening(response.status, date, response.content_type)
+    if response.status not in _WITHOUT_LENGTH:
+        head += f"Content-Length: {len(response.body)}\r\n"
     for name, value in response.headers.items():
         assert value.isprintable(), "no header may smuggle in another one"
-        lines.append(f"{name}: {value}\r\n")
+        head += f"{name}: {value}\r\n"
     if connection:
-        lines.append(f"Connection: {connection}\r\n")
-    lines.append("\r\n")
-    return "".join(lines).encode()
+        head += f"Connection: {connection}\r\n"
+    return (head + "\r\n").encode()
 
 
-def _nothing() -> Arrival:
-    """A request of which nothing is known yet."""
-    return Arrival(request=Request(method="", path="", headers={}))
+@functools.lru_cache(maxsize=64)
+def _opening(status: int, date: str, content_type: str) -> str:
+    """What most heads of a second have in common."""
+    opening = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
+    if date:
+        opening += f"Date: {date}\r\n"
+    if content_type:
+        opening += f"Content-Type: {content_type}\r\n"
+    return opening
+
+
+@functools.lru_cache(maxsize=256)
+def _header_name(name: bytes) -> str:
+    """Clients write the names of the same few headers each in their own way."""
+    return name.decode("latin-1").lower()
 
 
 def _too_large() -> TooLarge:

@@ -255,13 +255,17 @@ async def test_a_body_that_drips_is_refused(
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_a_client_that_leaves_cancels_its_request(served: Served, how: str) -> None:
+async def test_a_client_that_leaves_cancels_its_request_and_gives_up_its_place(
+    served: Served, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
     _, writer = await served.connect()
     writer.write(get("/wait"))
     await soon(served.desk.asked)
     leave(writer, how)
     await soon(served.desk.cancelled)
     assert await served.server.wait_idle(LIMIT_S)
+    assert await exchange(served) == 200
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
@@ -282,13 +286,49 @@ async def test_an_answer_that_was_read_is_delivered(served: Served) -> None:
     assert await answer(reader) == (200, b"x" * 1000)
     writer.close()
     await writer.wait_closed()
-    # Another connection's exchange comes after the end of the first has been seen.
-    reader, writer = await served.connect()
-    writer.write(get("/ok"))
-    await answer(reader)
+    await exchange(served)  # the end of the first connection has been seen
     assert await served.server.wait_idle(LIMIT_S)
     assert not served.desk.undelivered.is_set()
-    writer.close()
+
+
+async def test_an_answer_that_crosses_the_clients_fin_is_judged_by_the_reset_behind_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "CROSSING_S", LIMIT_S)
+    monkeypatch.setattr(connection_module, "RESET_WINDOW_S", LIMIT_S)
+    served.desk.go.set()
+    _, writer = await served.connect()
+    writer.transport.pause_reading()
+    writer.write(get("/grant"))
+    await soon(served.desk.asked)
+    writer.write_eof()
+    await exchange(served)  # the end that the client closed is seen
+    assert not served.desk.undelivered.is_set()
+    leave(writer, "reset")
+    await exchange(served)
+    await served.server.stop()
+    assert served.desk.undelivered.is_set()
+
+
+async def test_an_answer_that_crosses_the_clients_fin_and_is_read_is_delivered(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "CROSSING_S", 0.01)
+    served.desk.go.set()
+    reader, writer = await served.connect()
+    writer.write(get("/grant"))
+    await soon(served.desk.asked)
+    writer.write_eof()
+    assert await answer(reader) == (200, b"x" * 1000)
+    assert await asyncio.wait_for(reader.read(), LIMIT_S) == b"", "the server closes, too"
+    assert not served.desk.undelivered.is_set()
+
+
+async def exchange(served: Served) -> int:
+    """A request on a connection of its own: what the server was told before, it knows then."""
+    reader, writer = await served.connect()
+    writer.write(get("/ok"))
+    return (await answer(reader))[0]
 
 
 def leave(writer: asyncio.StreamWriter, how: str) -> None:
@@ -329,6 +369,52 @@ async def test_a_flood_sent_ahead_is_held_back_and_answered_whole(served: Served
     writer.write(get("/ok") * count)
     for _ in range(count):
         assert await answer(reader) == (200, b'{"ok":true}')
+
+
+class Wire(asyncio.Transport):
+    """A transport that only counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes += 1
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+async def test_who_sends_much_ahead_shares_the_loop(served: Served) -> None:
+    connection, wire = connection_module.Connection(served.server), Wire()
+    connection.connection_made(wire)
+    request = get("/ok")
+    a_slice = connection_module.SLICE_BYTES // len(request) + 1
+    connection.data_received(request * (3 * a_slice))
+    for turn in (1, 2, 3):
+        assert 0 < wire.writes <= turn * a_slice
+        assert connection.busy, "what was sent ahead counts as asked"
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wire.writes == 3 * a_slice
+    assert not connection.busy
+    connection.connection_lost(None)
+
+
+async def test_a_large_body_sent_ahead_is_read_on(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(get("/grant") + post(b"1" * 2_000_000))
+    await soon(served.desk.asked)
+    await exchange(served)  # its sending is held back by now
+    served.desk.go.set()
+    assert (await answer(reader))[0] == 200
+    assert await answer(reader) == (200, b'{"size":2000000}')
 
 
 async def test_what_is_sent_ahead_does_not_hide_that_the_client_goes(served: Served) -> None:
@@ -426,6 +512,19 @@ async def test_an_answer_that_nobody_reads_is_given_up(
     writer.write(get("/grant"))
     await soon(served.desk.undelivered)
     assert await served.server.wait_idle(LIMIT_S)
+
+
+async def test_an_answer_that_is_half_read_is_undelivered_however_late_the_client_goes(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RESET_WINDOW_S", -1.0)  # it is over at once
+    served.desk.answer = b"x" * 20_000_000
+    served.desk.go.set()
+    reader, writer = await served.connect()
+    writer.write(get("/grant"))
+    await asyncio.wait_for(reader.readexactly(100_000), LIMIT_S)
+    leave(writer, "reset")
+    await soon(served.desk.undelivered)
 
 
 async def test_a_large_answer_is_written_whole(served: Served) -> None:
