@@ -33,12 +33,38 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an answer that is lost on its way leaves the outcome unknown."""
 
 
+class _Shape:
+    """The patterns whose parameters stand in the same places, by the segments in between."""
+
+    def __init__(self, places: tuple[int, ...], length: int) -> None:
+        self.places = places
+        self.length = length
+        self._methods: dict[tuple[str, ...], tuple[tuple[str, ...], dict[str, Route]]] = {}
+
+    def methods_at(self, segments: list[str]) -> dict[str, Route]:
+        """The routes of a pattern, by method, to be added to."""
+        names = tuple(segments[place][1:-1] for place in self.places)
+        known, methods = self._methods.setdefault(self._fixed(segments), (names, {}))
+        assert known == names, "one place has two names"
+        return methods
+
+    def match(self, given: list[str]) -> tuple[tuple[str, ...], dict[str, Route]] | None:
+        """The names of the parameters, and the routes by method."""
+        return self._methods.get(self._fixed(given))
+
+    def _fixed(self, segments: list[str]) -> tuple[str, ...]:
+        fixed = segments.copy()
+        for place in self.places:
+            fixed[place] = ""
+        return tuple(fixed)
+
+
 class Router:
     """Finds the route of a request."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._literal: dict[str, dict[str, Route]] = {}
-        self._patterns: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
+        self._shapes: list[_Shape] = []
         for route in routes:
             methods = self._methods_at(route.pattern)
             assert route.method not in methods, "two routes with one method and pattern"
@@ -47,13 +73,13 @@ class Router:
     def _methods_at(self, pattern: str) -> dict[str, Route]:
         if "{" not in pattern:
             return self._literal.setdefault(pattern, {})
-        segments = tuple(pattern.split("/"))
-        siblings = self._patterns.setdefault(len(segments), [])
-        for known, methods in siblings:
-            if known == segments:
-                return methods
-        siblings.append((segments, {}))
-        return siblings[-1][1]
+        segments = pattern.split("/")
+        places = tuple(place for place, segment in enumerate(segments) if segment.startswith("{"))
+        for shape in self._shapes:
+            if (shape.places, shape.length) == (places, len(segments)):
+                return shape.methods_at(segments)
+        self._shapes.append(_Shape(places, len(segments)))
+        return self._shapes[-1].methods_at(segments)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route and the named parts of the path; raises NotFound or MethodNotAllowed."""
@@ -66,29 +92,24 @@ class Router:
         elif len(path) > MAX_PATH:
             raise NotFound("the path is too long for any route")
         given = path.split("/")
-        for segments, methods in self._patterns.get(len(given), ()):
-            parameters = _match(segments, given)
-            if parameters is None:
+        for shape in self._shapes:
+            found = shape.match(given) if shape.length == len(given) else None
+            if found is None:
+                continue
+            names, methods = found
+            parts = [given[place] for place in shape.places]
+            if not all(parts):
                 continue
             if method in methods:
-                return methods[method], parameters
+                return methods[method], dict(zip(names, map(_decoded, names, parts), strict=True))
             allowed.update(methods)
         if allowed:
             raise MethodNotAllowed(", ".join(sorted(allowed)))
         raise NotFound(f"no route {path[:200]}")
 
 
-def _match(segments: tuple[str, ...], given: list[str]) -> dict[str, str] | None:
-    parameters: dict[str, str] = {}
-    for segment, part in zip(segments, given, strict=True):
-        if segment.startswith("{"):
-            if not part:
-                return None
-            name = segment[1:-1]
-            try:
-                parameters[name] = unquote(part, errors="strict")
-            except UnicodeDecodeError as error:
-                raise InvalidRequest.at(name, "the path is not valid UTF-8") from error
-        elif segment != part:
-            return None
-    return parameters
+def _decoded(name: str, part: str) -> str:
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest.at(name, "the path is not valid UTF-8") from error

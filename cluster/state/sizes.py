@@ -36,13 +36,13 @@ def guess_bytes(operation: AnyOperation) -> int:
     """The guess for one operation."""
     match operation:
         case CreateJobs(request_id, jobs):
-            texts = len(request_id) + sum(
-                len(job.partition_key) + len(job.idempotency_key) for job in jobs
-            )
-            rest = sum(
-                len(job.payload) + (_JOB if job.timetable is None else _JOB + _TIMETABLE)
-                for job in jobs
-            )
+            texts = len(request_id)
+            rest = len(jobs) * _JOB
+            for job in jobs:
+                texts += len(job.partition_key) + len(job.idempotency_key)
+                rest += len(job.payload)
+                if job.timetable is not None:
+                    rest += _TIMETABLE
             return _HEAD + rest + texts * _CHARACTER
         case Fail(items):
             texts = sum(len(item.error_type) + len(item.message) for item in items)
