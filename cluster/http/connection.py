@@ -239,6 +239,9 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 — the application raises none: a defect here
             _log.error("a connection failed inside the node", exc_info=error)
             self.abort()
+        except asyncio.CancelledError:
+            if not self._transport.is_closing():  # not by us: nobody should wait for an answer
+                self.abort()
 
     def _write(self, request: Request, response: Response, *, keep_alive: bool) -> None:
         if self._transport.is_closing():

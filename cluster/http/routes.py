@@ -36,27 +36,43 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 class _Shape:
     """The patterns whose parameters stand in the same places, by the segments in between."""
 
-    def __init__(self, places: tuple[int, ...], length: int) -> None:
+    def __init__(self, places: tuple[int, ...]) -> None:
         self.places = places
-        self.length = length
-        self._methods: dict[tuple[str, ...], tuple[tuple[str, ...], dict[str, Route]]] = {}
+        self._patterns: dict[tuple[str, ...], tuple[tuple[str, ...], dict[str, Route]]] = {}
 
     def methods_at(self, segments: list[str]) -> dict[str, Route]:
         """The routes of a pattern, by method, to be added to."""
         names = tuple(segments[place][1:-1] for place in self.places)
-        known, methods = self._methods.setdefault(self._fixed(segments), (names, {}))
-        assert known == names, "one place has two names"
+        known, methods = self._patterns.setdefault(self._between(segments), (names, {}))
+        assert known == names, "one parameter has two names"
         return methods
 
-    def match(self, given: list[str]) -> tuple[tuple[str, ...], dict[str, Route]] | None:
-        """The names of the parameters, and the routes by method."""
-        return self._methods.get(self._fixed(given))
+    def match(self, given: list[str]) -> tuple[dict[str, Route], dict[str, str]] | None:
+        """The routes by method, and the parameters; raises InvalidRequest for one of no text."""
+        found = self._patterns.get(self._between(given))
+        if found is None:
+            return None
+        names, methods = found
+        parameters: dict[str, str] = {}
+        for name, place in zip(names, self.places, strict=True):
+            part = given[place]
+            if not part:
+                return None
+            parameters[name] = _decoded(name, part) if "%" in part else part
+        return methods, parameters
 
-    def _fixed(self, segments: list[str]) -> tuple[str, ...]:
+    def _between(self, segments: list[str]) -> tuple[str, ...]:
         fixed = segments.copy()
         for place in self.places:
             fixed[place] = ""
         return tuple(fixed)
+
+
+def _decoded(name: str, part: str) -> str:
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest.at(name, "the path is not valid UTF-8") from error
 
 
 class Router:
@@ -64,7 +80,7 @@ class Router:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._literal: dict[str, dict[str, Route]] = {}
-        self._shapes: list[_Shape] = []
+        self._shapes: dict[int, list[_Shape]] = {}
         for route in routes:
             methods = self._methods_at(route.pattern)
             assert route.method not in methods, "two routes with one method and pattern"
@@ -75,41 +91,30 @@ class Router:
             return self._literal.setdefault(pattern, {})
         segments = pattern.split("/")
         places = tuple(place for place, segment in enumerate(segments) if segment.startswith("{"))
-        for shape in self._shapes:
-            if (shape.places, shape.length) == (places, len(segments)):
+        shapes = self._shapes.setdefault(len(segments), [])
+        for shape in shapes:
+            if shape.places == places:
                 return shape.methods_at(segments)
-        self._shapes.append(_Shape(places, len(segments)))
-        return self._shapes[-1].methods_at(segments)
+        shapes.append(_Shape(places))
+        return shapes[-1].methods_at(segments)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route and the named parts of the path; raises NotFound or MethodNotAllowed."""
-        allowed: set[str] = set()
-        literal = self._literal.get(path)
-        if literal is not None:
-            if method in literal:
-                return literal[method], {}
-            allowed.update(literal)
-        elif len(path) > MAX_PATH:
+        literal = self._literal.get(path, {})
+        if method in literal:
+            return literal[method], {}
+        if len(path) > MAX_PATH:
             raise NotFound("the path is too long for any route")
+        allowed = set(literal)
         given = path.split("/")
-        for shape in self._shapes:
-            found = shape.match(given) if shape.length == len(given) else None
+        for shape in self._shapes.get(len(given), ()):
+            found = shape.match(given)
             if found is None:
                 continue
-            names, methods = found
-            parts = [given[place] for place in shape.places]
-            if not all(parts):
-                continue
+            methods, parameters = found
             if method in methods:
-                return methods[method], dict(zip(names, map(_decoded, names, parts), strict=True))
+                return methods[method], parameters
             allowed.update(methods)
         if allowed:
             raise MethodNotAllowed(", ".join(sorted(allowed)))
         raise NotFound(f"no route {path[:200]}")
-
-
-def _decoded(name: str, part: str) -> str:
-    try:
-        return unquote(part, errors="strict")
-    except UnicodeDecodeError as error:
-        raise InvalidRequest.at(name, "the path is not valid UTF-8") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -45,6 +46,7 @@ class Desk:
             Route(method="GET", pattern="/wait", handler=self.wait),
             Route(method="GET", pattern="/grant", handler=self.grant),
             Route(method="GET", pattern="/broken", handler=self.broken),
+            Route(method="GET", pattern="/cancelled", handler=self.give_up),
         ]
 
     async def ok(self, _request: Request) -> Answered:
@@ -76,6 +78,9 @@ class Desk:
 
     async def broken(self, _request: Request) -> Answered:
         raise RuntimeError("a defect")
+
+    async def give_up(self, _request: Request) -> Answered:
+        raise asyncio.CancelledError
 
 
 class Served:
@@ -156,6 +161,13 @@ async def test_a_connection_serves_on_after_errors(served: Served) -> None:
         writer.write(request)
         assert (await answer(reader))[0] == status
     writer.close()
+
+
+async def test_nobody_waits_for_the_answer_of_a_handler_that_was_cancelled(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(get("/cancelled"))
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
 
 
 async def test_requests_in_one_packet_are_answered_in_order(served: Served) -> None:
