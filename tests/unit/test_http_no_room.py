@@ -40,12 +40,14 @@ class Desk:
 
     def __init__(self, tmp_path: Any) -> None:
         self.errors: list[Exception] = []
-        parts: Any = {
+        parts: Any = dict.fromkeys(Services.__struct_fields__, lambda: False)
+        parts |= {
             "settings": parse_settings(CONFIG, tmp_path / "timeball.toml"),
-            "me": None, "state": StateMachine(), "replica": None,
-            "dispatcher": FullDispatcher(), "propose": self.propose,
-            "serving": lambda: True, "ready": lambda: True, "wall_clock_ms": lambda: 1,
-        }  # fmt: skip
+            "state": StateMachine(),
+            "dispatcher": FullDispatcher(),
+            "propose": self.propose,
+            "wall_clock_ms": lambda: 1,
+        }
         services = Services(**parts)
         nouns = (Jobs(services), Executions(services), Claims(services))
         self.application = Application(
