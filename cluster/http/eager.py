@@ -1,7 +1,7 @@
 """Coroutines that begin at once, in the turn of whoever starts them.
 
-A Task takes its first step in the next turn of the loop, and costs about as much as the rest of
-a small request. (Python 3.12 has eager Tasks; this does the same on 3.11.)
+A Task takes its first step in the next turn of the loop, and costs more. (Python 3.12 has eager
+Tasks; this does the same on 3.11.)
 """
 
 from __future__ import annotations
