@@ -75,8 +75,8 @@ async def test_a_shared_turn_begins_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     now_s = 0.0
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
     turn = turns.Turn()
-    assert not turn.is_long
+    assert turn.clock() < turn.ends_s
     now_s += turns.LONGEST_TURN_S
-    assert turn.is_long
+    assert turn.clock() >= turn.ends_s
     await turn.share()
-    assert not turn.is_long
+    assert turn.clock() < turn.ends_s
