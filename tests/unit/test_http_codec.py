@@ -34,6 +34,7 @@ def refusal(body: bytes, form: Form) -> InvalidRequest:
     def read() -> None:
         decoded = DECODER.decode(body, form)
         for place, job in enumerate(decoded.jobs):
+            codec.check_queue_name(job.queue, f"jobs[{place}].")
             codec.pack_value(job.payload, f"jobs[{place}].payload")
 
     with pytest.raises(InvalidRequest) as caught:
