@@ -7,6 +7,7 @@ execution may cost; here one costs a binary search. Rendered as the same metric 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -35,12 +36,9 @@ class BatchHistogram(Collector):
         self._sum_ms += value_ms * count
 
     def observe_all_ms(self, values_ms: Iterable[float]) -> None:
-        """Count several values."""
-        bounds, counts, total = self._bounds_ms, self._counts, 0.0
-        for value_ms in values_ms:
-            counts[bisect_left(bounds, value_ms)] += 1
-            total += value_ms
-        self._sum_ms += total
+        """Count several values, most of which are equal to others."""
+        for value_ms, count in Counter(values_ms).items():
+            self.observe_ms(value_ms, count)
 
     def describe(self) -> Iterable[Metric]:
         """The family without samples."""

@@ -164,15 +164,17 @@ class DispatchInstruments(Instruments):
             registry=registry,
         )
 
-    def observe_wheel_lag(self, lag_ms: int, count: int) -> None:
-        """Something became ready."""
-        self._wheel_lag.observe_ms(lag_ms, count)
+    def observe_wheel(self, lags_ms: Sequence[int]) -> None:
+        """Something was made available."""
+        self._wheel_lag.observe_all_ms(lags_ms)
 
-    def observe_claim(self, lags_ms: Sequence[int], refused: int) -> None:
+    def observe_claim(self, lags_ms: Sequence[int]) -> None:
         """The granted are counted by the replicated state."""
         self._fire_lag.observe_all_ms(lags_ms)
-        if refused:
-            self._refused.inc(refused)
+
+    def leases_refused(self, count: int) -> None:
+        """Something else had the execution by then."""
+        self._refused.inc(count)
 
     def unused_released(self, count: int) -> None:
         """A claim was gone before its answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
@@ -142,6 +142,12 @@ class TimingWheel(Generic[T]):
     def __contains__(self, timer: Timer[T]) -> bool:
         """Whether the timer is still to fire."""
         return timer in self._instants.get(timer.due_ms, ())
+
+    def at(self, due_ms: int) -> Iterable[T]:
+        """The items due at exactly this instant, in order of insertion; they stay. To be read
+        before the wheel changes."""
+        instant = self._instants.get(due_ms)
+        return () if instant is None else instant.values()
 
     def insert(self, due_ms: int, item: T) -> Timer[T]:
         """Fire `item` at the first `advance` whose `now_ms` is at or after `due_ms`.

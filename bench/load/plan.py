@@ -45,7 +45,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     submitter_connections: int = 64
     """Most creates that one submitter has under way."""
     workers: int
-    pollers: int = 4
+    pollers: int = 16
     """Claims that one worker has under way."""
     reporters: int = 4
     """Batches of completions that one worker has under way."""

@@ -5,6 +5,10 @@ executions only when the log asks for operations, so that each entry takes what 
 by then; from there on the executions are in nobody else's reach until the verdict. It is
 answered in the very call that tells its verdict. An answer that nobody is left to take
 gives its leases back at once.
+
+Where more than one claim waits and nothing is ready, claims are bound to what comes due
+next, ahead of time: such a lease is committed by then, and its claim is answered when the
+last of its executions is due. The last claim of a queue is kept for what comes at once.
 """
 
 from __future__ import annotations
@@ -12,7 +16,10 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from itertools import islice
 
 import msgspec
 
@@ -106,13 +113,15 @@ class WaitingClaims:
         instruments: Instruments,
         *,
         now_ms: Callable[[], int],
+        foresee: Callable[[Sequence[Execution]], None],
         let_go: Callable[[Sequence[Execution]], None],
         derive: Callable[[Sequence[Execution]], None],
         earlier: Callable[[int], None],
     ) -> None:
-        """`now_ms` is the present for due times. `let_go` is told of executions that were
-        bound to a claim and are no more; then `derive` places those anew whose claim came
-        to nothing. `earlier` is told of a deadline on the monotonic clock."""
+        """`now_ms` is the present for due times. `foresee` is told of executions that are
+        bound ahead of time, `let_go` of those that were bound to a claim and are no more;
+        then `derive` places those anew whose claim came to nothing. `earlier` is told of a
+        deadline on the monotonic clock."""
         self._state = state
         self._ready = ready
         self._leases = leases
@@ -121,6 +130,7 @@ class WaitingClaims:
         self._settings = settings
         self._instruments = instruments
         self._now_ms = now_ms
+        self._foresee = foresee
         self._let_go = let_go
         self._derive = derive
         self._earlier = earlier
@@ -129,9 +139,17 @@ class WaitingClaims:
         self._matched: OrderedDict[str, None] = OrderedDict()
         """Queues with both claims and work, the one whose turn it is first."""
         self._deadlines: TimingWheel[_Waiter] = TimingWheel(timers.monotonic_ms())
+        self._early: list[tuple[int, int, _Waiter, list[Lease]]] = []
+        """A heap of answers by the due time that they wait for, and number."""
+        self._early_number = 0
         self._closed = False
         self.count = 0
         """Claims that wait, over all queues."""
+
+    @property
+    def to_spare(self) -> bool:
+        """Whether more than one claim waits in some queue."""
+        return self.count > len(self._queues)
 
     def depth(self, queue: str) -> int:
         """Claims that wait for work of a queue."""
@@ -143,20 +161,20 @@ class WaitingClaims:
         Raises TooManyClaims, NotServing, or OutcomeUnknown: then repeat with the same
         request id. Cancelling leaves no lease behind.
         """
-        recalled = self._recall(request.request_id)
-        if recalled is not None:
-            for lease in recalled:
-                lease.answers += 1
-            return recalled
         waiter = self._by_request.get(request.request_id)
-        if waiter is None:
+        listener: Listener = asyncio.get_running_loop().create_future()
+        if waiter is not None:
+            waiter.listeners.append(listener)
+            self._prolong(waiter, request.wait_ms)
+        elif (recalled := self._recall(request.request_id)) is not None:
+            waiter = self._remember(request, _Stage.BOUND)
+            waiter.listeners.append(listener)
+            self._hand_over(waiter, recalled)
+        else:
             if not request.wait_ms and not self._ready.depth(request.queue):
                 return []
             waiter = self._enter(request)
-        else:
-            self._prolong(waiter, request.wait_ms)
-        listener: Listener = asyncio.get_running_loop().create_future()
-        waiter.listeners.append(listener)
+            waiter.listeners.append(listener)
         try:
             return await listener
         except asyncio.CancelledError:
@@ -188,37 +206,57 @@ class WaitingClaims:
                 continue
             room -= len(taken)
             self._matched.move_to_end(queue)
-            self._unqueue(waiter)
-            waiter.stage = _Stage.BOUND
-            request = waiter.request
-            operation = Claim(
-                request.worker,
-                request.request_id,
-                request.lease_ms,
-                [(execution.job.id, execution.nominal_ms) for execution in taken],
-            )
-            yield operation, len(taken), _Bound(self, waiter, taken)
+            yield self._bound(waiter, taken)
+
+    def bind_ahead(self, coming: Iterable[Execution]) -> Iterator[tuple[Claim, int, Proposer]]:
+        """Bind claims to executions that come due, given in that order; one of each queue's
+        claims is left waiting."""
+        queues: dict[str, list[Execution]] = {}
+        for execution in islice(coming, self._settings.executions_per_entry):
+            queues.setdefault(execution.job.queue, []).append(execution)
+        for queue, executions in queues.items():
+            at = 0
+            while at < len(executions) and self.depth(queue) > 1:
+                waiter = next(iter(self._queues[queue]))
+                most = min(waiter.request.max_executions, self._settings.max_executions_per_claim)
+                last_ms = executions[at].due_ms + self._settings.lead_span_ms
+                taken = [one for one in executions[at : at + most] if one.due_ms <= last_ms]
+                at += len(taken)
+                self._foresee(taken)
+                yield self._bound(waiter, taken)
+
+    def _bound(self, waiter: _Waiter, taken: list[Execution]) -> tuple[Claim, int, Proposer]:
+        """The operation that leases these executions to this claim."""
+        self._unqueue(waiter)
+        waiter.stage = _Stage.BOUND
+        request = waiter.request
+        operation = Claim(
+            request.worker,
+            request.request_id,
+            request.lease_ms,
+            [(execution.job.id, execution.nominal_ms) for execution in taken],
+        )
+        return operation, len(taken), _Bound(self, waiter, taken)
 
     def granted(self, waiter: _Waiter, taken: list[Execution], tokens: list[int]) -> None:
         """The verdict on a bound claim: hand out the leases, put back what came to nothing."""
         self._let_go(taken)
-        hold, monotonic_ms, now_ms = self._leases.hold, self._timers.monotonic_ms(), self._now_ms()
+        hold, monotonic_ms = self._leases.hold, self._timers.monotonic_ms()
         leases: list[Lease] = []
-        lags_ms: list[int] = []
         refused: list[Execution] = []
         for execution, token in zip(taken, tokens, strict=True):
             if token and execution.token == token and execution.state in HELD:
                 leases.append(hold(execution, monotonic_ms))
-                lags_ms.append(now_ms - execution.due_ms)
             else:
                 refused.append(execution)
         self._put_back(refused)
-        self._instruments.observe_claim(lags_ms, len(refused))
+        if refused:
+            self._instruments.leases_refused(len(refused))
         recalled = leases or self._recall(waiter.request.request_id)
         if recalled is None:
             self._try_again(waiter)
         else:
-            self._answer(waiter, recalled)
+            self._hand_over(waiter, recalled)
 
     def not_granted(self, waiter: _Waiter, taken: list[Execution], error: BaseException) -> None:
         """There is no verdict on a bound claim; unless the outcome is open, it waits on."""
@@ -230,6 +268,52 @@ class WaitingClaims:
             self._fail(waiter, NotServing("this node leads no more"))
         else:
             self._fail(waiter, error)
+
+    def hand_over(self, now_ms: int) -> None:
+        """Answer the claims whose executions, leased ahead of time, are due by now."""
+        early = self._early
+        while early and early[0][0] <= now_ms:
+            _, _, waiter, leases = heappop(early)
+            leases = self._still_wanted(leases)
+            if leases:
+                lags_ms = [now_ms - lease.execution.due_ms for lease in leases]
+                self._instruments.observe_wheel(lags_ms)
+                self._hand_over(waiter, leases)
+            else:
+                self._try_again(waiter)
+
+    def next_due_ms(self) -> int | None:
+        """When to call `hand_over` next."""
+        return self._early[0][0] if self._early else None
+
+    def _hand_over(self, waiter: _Waiter, leases: list[Lease]) -> None:
+        """Answer a claim with its leases, as soon as all of their executions are due."""
+        due_ms = max((lease.execution.due_ms for lease in leases), default=0)
+        now_ms = self._now_ms()
+        if due_ms <= now_ms:
+            self._instruments.observe_claim([now_ms - lease.execution.due_ms for lease in leases])
+            self._answer(waiter, leases)
+        elif self._closed:
+            # The leases are committed: whoever leads by then, they are this claim's.
+            later = partial(self._hand_over, waiter, leases)
+            self._timers.call_later(due_ms - now_ms, later)
+        else:
+            self._early_number += 1
+            heappush(self._early, (due_ms, self._early_number, waiter, leases))
+            self._earlier(self._timers.monotonic_ms() + due_ms - now_ms)
+
+    def _still_wanted(self, leases: list[Lease]) -> list[Lease]:
+        """Those that still hold; what was cancelled before it was due goes to nobody."""
+        wanted: list[Lease] = []
+        for lease in leases:
+            execution = lease.execution
+            if execution.token != lease.token or execution.state not in HELD:
+                continue
+            if execution.cancel_requested:
+                self._leases.give_back(execution, lease.token)
+            else:
+                wanted.append(lease)
+        return wanted
 
     def expire(self, now_ms: int, limit: int) -> bool:
         """Answer claims whose time is over by the monotonic clock, with nothing; True when
@@ -254,15 +338,24 @@ class WaitingClaims:
                 self._unqueue(waiter)
                 self._fail(waiter, NotServing("this node leads no more"))
         self._matched.clear()
+        early, self._early = self._early, []
+        for _, _, waiter, leases in early:
+            self._hand_over(waiter, leases)
 
     def _enter(self, request: ClaimRequest) -> _Waiter:
         if self.count >= self._settings.max_waiting_claims:
             raise TooManyClaims(f"{self.count} claims wait already; try again later")
+        waiter = self._remember(request, _Stage.WAITING)
+        self._queue(waiter)
+        return waiter
+
+    def _remember(self, request: ClaimRequest, stage: _Stage) -> _Waiter:
+        """A new claim, which repeats can join."""
         wait_ms = request.wait_ms or self._settings.at_once_ms
         waiter = _Waiter(request, self._timers.monotonic_ms() + wait_ms)
+        waiter.stage = stage
         if request.request_id:
             self._by_request[request.request_id] = waiter
-        self._queue(waiter)
         return waiter
 
     def _prolong(self, waiter: _Waiter, wait_ms: int) -> None:

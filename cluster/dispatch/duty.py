@@ -58,6 +58,8 @@ class Duty:
         live timer in the wheel, or None: it is ready, or bound to a claim under way."""
         self._loaded_to_ms = 0
         """Due times before this are in the wheel or on their way; later ones in the buckets."""
+        self._led_to_ms = 0
+        """Instants up to this have been looked at to lease ahead of time."""
         self._to_load: deque[Iterator[Item]] = deque()
         self._wakeup: Handle | None = None
         self._wake_at_ms = 0
@@ -67,7 +69,8 @@ class Duty:
         self.leases = Leases(state, commit, timers, settings, instruments)
         self.claims = WaitingClaims(
             state, self.ready, self.leases, commit, timers, settings, instruments,
-            now_ms=self.now_ms, let_go=self._let_go, derive=self.applied, earlier=self._wake_by,
+            now_ms=self.now_ms, foresee=self._bind_ahead, let_go=self._let_go,
+            derive=self.applied, earlier=self._wake_by,
         )  # fmt: skip
         self.planner = Planner(
             state, commit, timers, settings, instruments, derive=self._derive_job
@@ -113,19 +116,43 @@ class Duty:
             elif state is _LEASED or state is _RUNNING:
                 if record in places:
                     self._take_out(record)
-                hold(record, monotonic_ms)
+                # One leased ahead of time begins when it is due.
+                hold(record, monotonic_ms + max(record.due_ms - now_ms, 0))
             elif not drop(record):
                 self._withdraw(record)
         self._place(scheduled, now_ms)
+        self.claims.hand_over(now_ms)
         self._arm(now_ms, monotonic_ms)
 
     def source(self, log_time_ms: int) -> Iterator[tuple[Any, int, Any]]:
         """What goes into the entry that is put together now: claims, bound to what is due."""
         if not self._closed:
-            self._fire(min(self.now_ms(), log_time_ms))
+            now_ms = min(self.now_ms(), log_time_ms)
+            self.claims.hand_over(now_ms)
+            self._fire(now_ms)
             if self.planner.has_due:
                 self._wake_by(self._timers.monotonic_ms())
             yield from self.claims.bind()
+            yield from self.claims.bind_ahead(self._coming(now_ms))
+
+    def _coming(self, now_ms: int) -> Iterator[Execution]:
+        """What is due within the lead, in due order and once each, while claims are to spare."""
+        first_ms = max(self._led_to_ms, now_ms) + 1
+        for due_ms in range(first_ms, now_ms + self._settings.lead_ms + 1):
+            if not self.claims.to_spare:
+                return
+            self._led_to_ms = due_ms
+            for item in self._wheel.at(due_ms):
+                if type(item) is Execution:
+                    yield item
+
+    def _bind_ahead(self, executions: Sequence[Execution]) -> None:
+        """A claim under way has them before they are due."""
+        for execution in executions:
+            timer = self._places[execution]
+            assert timer is not None
+            self._wheel.cancel(timer)
+            self._places[execution] = None
 
     def _place(self, executions: Sequence[Execution], now_ms: int) -> None:
         """Scheduled executions: to the ready queue, the wheel, or left in their buckets."""
@@ -194,7 +221,7 @@ class Duty:
                 self.planner.due(item)
         if due:
             self._make_ready(due)
-            self._instruments.observe_wheel_lag(now_ms - due[0].due_ms, len(due))
+            self._instruments.observe_wheel([now_ms - execution.due_ms for execution in due])
         return len(fired) >= self._settings.step
 
     def _tick(self) -> None:
@@ -206,6 +233,7 @@ class Duty:
         step = self._settings.step
         self._look_ahead(now_ms)
         self._load(now_ms, monotonic_ms)
+        self.claims.hand_over(now_ms)
         more = self._fire(now_ms)
         self.planner.step(now_ms)
         more |= self.leases.advance(monotonic_ms, step)
@@ -256,13 +284,25 @@ class Duty:
         if self._wakeup is not None and self._wake_at_ms <= monotonic_ms + 1:
             return  # nothing that lies ahead can be sooner
         at_ms = monotonic_ms + self._settings.longest_wait_ms
-        due_ms = self._wheel.next_expiry()
-        if due_ms is not None:
-            at_ms = min(at_ms, monotonic_ms + due_ms - now_ms)
+        for due_ms in (self._next_due_ms(now_ms), self.claims.next_due_ms()):
+            if due_ms is not None:
+                at_ms = min(at_ms, monotonic_ms + due_ms - now_ms)
         for expiry_ms in (self.leases.next_expiry_ms(), self.claims.next_deadline_ms()):
             if expiry_ms is not None:
                 at_ms = min(at_ms, expiry_ms)
         self._wake_by(at_ms)
+
+    def _next_due_ms(self, now_ms: int) -> int | None:
+        """When the wheel has something, be it to lease ahead; the log is woken for that."""
+        due_ms = self._wheel.next_expiry()
+        if due_ms is None or due_ms <= self._led_to_ms or not self.claims.to_spare:
+            return due_ms
+        # What the span lets wait is leased together with what comes next.
+        look_ms = due_ms - self._settings.lead_ms + self._settings.lead_span_ms
+        if look_ms > now_ms:
+            return look_ms
+        self._commit.wake()
+        return due_ms
 
     def _wake_by(self, at_ms: int) -> None:
         """Have a tick at an instant of the monotonic clock, at the latest."""

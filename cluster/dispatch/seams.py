@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from timeball.cluster.raft.interface import Proposer
+from timeball.cluster.state.limits import MAX_LEAD_MS
 
 
 class Handle(Protocol):
@@ -83,6 +84,12 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     executions_per_entry: int = 1_000
     """Claims are bound for one entry until these are bound; the rest goes into the next ones,
     so that applying a mass of grants gives way to other work."""
+    lead_ms: int = 20
+    """How long before its due time an execution may be leased to a claim that waits, so that
+    the lease is committed by then; 0: not before. It should cover a commit."""
+    lead_span_ms: int = 2
+    """Executions leased ahead go to one claim if their due times lie no further apart: it is
+    answered at the last of them."""
     at_once_ms: int = 100
     """How long a claim that does not want to wait has for its entry, when there is work."""
     catch_up_grace_ms: int = 10_000
@@ -96,8 +103,11 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     def validate(self) -> None:
         """Raise ValueError unless every bound is positive and they fit each other."""
         for name in self.__struct_fields__:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+            least = 0 if name.startswith("lead_") else 1
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}")
+        if self.lead_ms > MAX_LEAD_MS:
+            raise ValueError(f"lead_ms must be at most {MAX_LEAD_MS}, or leases are refused")
         if self.horizon_ms <= self.longest_wait_ms:
             raise ValueError("horizon_ms must exceed longest_wait_ms, or executions come late")
         if self.catch_up_step > self.items_per_operation:
@@ -107,12 +117,15 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Instruments:
     """What dispatch tells those who measure; each method does nothing until overridden."""
 
-    def observe_wheel_lag(self, lag_ms: int, count: int) -> None:
-        """`count` executions became ready, the oldest `lag_ms` after its due time."""
+    def observe_wheel(self, lags_ms: Sequence[int]) -> None:
+        """Executions were made available, so long after their due time each: in the ready
+        queue, or in the answer of a claim that was bound ahead of time."""
 
-    def observe_claim(self, lags_ms: Sequence[int], refused: int) -> None:
-        """A claim was committed: an execution leased so long after its due time each, and
-        so many refused."""
+    def observe_claim(self, lags_ms: Sequence[int]) -> None:
+        """A claim is answered: with an execution so long after its due time each."""
+
+    def leases_refused(self, count: int) -> None:
+        """Executions that a claim was bound to were not to be leased by then."""
 
     def unused_released(self, count: int) -> None:
         """Leases were given back, since nobody was left to take them."""

@@ -52,7 +52,8 @@ _EXHAUSTED_BY = {
 
 
 def claim(store: Store, operation: Claim) -> list[int]:
-    """Lease what is scheduled and due; 0 for the rest. A remembered request grants nothing new."""
+    """Lease what is scheduled and due, or nearly so; 0 for the rest. A remembered request grants
+    nothing new."""
     wanted = operation.executions
     request_id = operation.request_id
     if (
@@ -92,15 +93,20 @@ def _lease(
 ) -> bool:
     execution = store.execution(job_id, nominal_ms)
     now_ms = store.log_time_ms
-    if execution is None or execution.state is not _SCHEDULED or execution.due_ms > now_ms:
+    if execution is None or execution.state is not _SCHEDULED:
+        return False
+    claimed_ms = execution.due_ms
+    if claimed_ms <= now_ms:
+        claimed_ms = now_ms
+    elif claimed_ms > now_ms + limits.MAX_LEAD_MS:
         return False
     store.lease(execution, token)
     execution.attempts_used += 1
     attempts = execution.attempts
     if attempts is None:
-        execution.attempts = [Attempt(token, worker, lease_ms, now_ms)]
+        execution.attempts = [Attempt(token, worker, lease_ms, claimed_ms)]
         return True
-    attempt = Attempt(token, worker, lease_ms, now_ms, number=attempts[-1].number + 1)
+    attempt = Attempt(token, worker, lease_ms, claimed_ms, number=attempts[-1].number + 1)
     if len(attempts) >= limits.ATTEMPTS_KEPT:
         del attempts[0]
     attempts.append(attempt)

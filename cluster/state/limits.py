@@ -12,6 +12,10 @@ MAX_TIME_MS = 253_402_300_799_999
 MAX_DURATION_MS = 100 * 366 * 86_400_000
 """A hundred years: no delay, lease, timeout or backoff is longer."""
 
+MAX_LEAD_MS = 100
+"""How long before its due time, by log-time, an execution may be leased at the earliest: for
+a claim that is answered when it is due (see `dispatch.claims`)."""
+
 MAX_QUEUE_CHARS = 200
 MAX_QUEUES = 10_000
 """Queues that hold at least one kept job, at one moment."""

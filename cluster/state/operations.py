@@ -110,8 +110,8 @@ class Claim(Operation, frozen=True, tag=3):
     """Lease executions, given as (job, nominal_ms), to a worker. Verdict: list of tokens.
 
     The verdict holds the fencing token per execution, or 0 where the lease was refused
-    (no longer scheduled, or not yet due by log-time). `request_id` is remembered for as
-    long as the answer may be asked for again.
+    (no longer scheduled, or not due within `limits.MAX_LEAD_MS` of log-time). `request_id`
+    is remembered for as long as the answer may be asked for again.
     """
 
     worker: str

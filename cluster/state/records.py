@@ -51,8 +51,10 @@ class Outcome(enum.IntEnum):
 class Attempt(msgspec.Struct, array_like=True, eq=False, gc=False):
     """One lease of an execution, with its outcome. Times are log-time, epoch ms (0: not yet).
 
-    `number` counts an execution's attempts from 1, through releases and replays too. Only
-    the latest are kept, so the first number kept tells how many were dropped.
+    It is claimed when its worker may begin: at the grant, or when the execution is due, if
+    it was leased shortly before. `number` counts an execution's attempts from 1, through
+    releases and replays too. Only the latest are kept, so the first number kept tells how
+    many were dropped.
     """
 
     token: int

@@ -243,9 +243,11 @@ class Store:
         self.touched.append(execution)
 
     def reschedule(self, execution: Execution, event: Event, due_ms: int) -> None:
-        """Back to scheduled, not to be handed out before `due_ms`."""
+        """Back to scheduled, not to be handed out before `due_ms`, nor before it was due."""
         counts = self.queues[execution.job.queue]
         self._leave(execution, counts)
+        if execution.state is not _SCHEDULED:  # else a late report takes a backoff back
+            due_ms = max(due_ms, execution.due_ms)
         move(execution, event, _SCHEDULED)
         # One integer object for both, where they are equal, saves memory.
         execution.due_ms = execution.nominal_ms if due_ms == execution.nominal_ms else due_ms

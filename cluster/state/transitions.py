@@ -50,7 +50,7 @@ _EXHAUSTED = "no attempts left, or not retryable"
 _CANCEL_ASKED = "cancel was requested"
 
 TRANSITIONS: tuple[Transition, ...] = (
-    Transition(_SCHEDULED, Event.CLAIM, _LEASED, "due by log-time"),
+    Transition(_SCHEDULED, Event.CLAIM, _LEASED, "due by log-time, or nearly"),
     Transition(_SCHEDULED, Event.SUCCEED, _SUCCEEDED, _LATE),
     Transition(_SCHEDULED, Event.FAIL, _SCHEDULED, f"{_LATE}, {_RETRY}"),
     Transition(_SCHEDULED, Event.FAIL, _DEAD, f"{_LATE}, {_EXHAUSTED}"),

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from timeball.cluster.state.limits import ATTEMPTS_KEPT
+from timeball.cluster.state.limits import ATTEMPTS_KEPT, MAX_LEAD_MS
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
     Advance,
@@ -174,7 +174,8 @@ class Model:
         for hold in holds:
             token, self.next_token = self.next_token, self.next_token + 1
             one = self.execution(hold)
-            if one and one.state is ExecutionState.SCHEDULED and one.due_ms <= self.now_ms:
+            near_ms = self.now_ms + MAX_LEAD_MS
+            if one and one.state is ExecutionState.SCHEDULED and one.due_ms <= near_ms:
                 one.state, one.token = ExecutionState.LEASED, token
                 one.used += 1
                 one.attempts = [*one.attempts, [token, Outcome.OPEN]][-ATTEMPTS_KEPT:]
@@ -249,6 +250,8 @@ class Model:
             self.counts["died"] += 1
             self.end(one, ExecutionState.DEAD)
         else:
+            if one.state in HELD:  # it may have been leased ahead of its due time
+                due_ms = max(due_ms, one.due_ms)
             one.state, one.due_ms = ExecutionState.SCHEDULED, due_ms
 
     def end(self, one, state):
@@ -310,7 +313,7 @@ class Model:
             return Verdict.JOB_CANCELLED
         self.dead.remove(one)
         one.state, one.due_ms, one.used, one.ended_ms, one.completions = (
-            *(ExecutionState.SCHEDULED, self.now_ms),
+            *(ExecutionState.SCHEDULED, max(self.now_ms, one.due_ms)),
             *(0, 0, 0),
         )
         self.counts["replayed"] += 1

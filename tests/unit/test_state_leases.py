@@ -42,13 +42,38 @@ def test_tokens_are_numbered_over_the_whole_entry(log):
     assert other[0] == one[0] + 1
 
 
-def test_a_claim_is_never_early_by_a_millisecond(log):
-    hold = log.create(delay_ms=100)
+def test_a_claim_is_never_before_the_lead_by_a_millisecond(log):
+    hold = log.create(delay_ms=limits.MAX_LEAD_MS + 100)
     log.pass_ms(99)
     assert log.claim(hold) == [0]
     assert log.execution(hold).state is ExecutionState.SCHEDULED
     log.pass_ms(1)
     assert log.claim(hold) != [0]
+
+
+def test_what_is_leased_ahead_of_time_begins_when_it_is_due(log):
+    hold = log.create(delay_ms=limits.MAX_LEAD_MS)
+    assert log.claim(hold) != [0]
+    execution = log.execution(hold)
+    assert execution.attempts[-1].claimed_ms == execution.due_ms == log.now_ms + limits.MAX_LEAD_MS
+
+
+def test_what_is_leased_ahead_of_time_and_released_is_not_due_any_sooner(log):
+    hold = log.create(delay_ms=limits.MAX_LEAD_MS)
+    due_ms = log.execution(hold).due_ms
+    (token,) = log.claim(hold)
+    log.pass_ms(1)
+    assert log.release(hold, token) is Verdict.ACCEPTED
+    assert log.execution(hold).due_ms == due_ms
+
+
+def test_a_late_release_takes_a_backoff_back(log):
+    hold = log.create(retry=RetryPolicy(max_attempts=3, initial_ms=60_000))
+    (token,) = log.claim(hold)
+    log.expire(hold, token)
+    assert log.execution(hold).due_ms > log.now_ms
+    assert log.release(hold, token) is Verdict.ACCEPTED
+    assert log.execution(hold).due_ms == log.now_ms
 
 
 def test_a_clock_that_steps_back_makes_nothing_due_nor_log_time_fall(log):

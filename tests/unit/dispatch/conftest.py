@@ -171,8 +171,8 @@ class Recorder(Instruments):
         self.released = 0
         self.failed: list[str] = []
 
-    def observe_wheel_lag(self, lag_ms, count):
-        self.lags.append((lag_ms, count))
+    def observe_wheel(self, lags_ms):
+        self.lags.append((max(lags_ms), len(lags_ms)))
 
     def clock_stepped(self, step_ms):
         self.steps.append(step_ms)
