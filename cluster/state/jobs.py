@@ -124,7 +124,7 @@ def cancel_jobs(store: Store, operation: CancelJobs) -> list[CancelStatus]:
 
 
 def _cancel(store: Store, job_id: int) -> CancelStatus:
-    job = store.jobs.get(job_id)
+    job = store.job_to_change(job_id)
     if job is None:
         return CancelStatus.UNKNOWN
     if job.state is JobState.COMPLETED:
@@ -133,6 +133,7 @@ def _cancel(store: Store, job_id: int) -> CancelStatus:
         store.end_timetable(job)
         job.state = JobState.CANCELLED
         for execution in store.executions_of(job):
+            store.will_change(execution)
             if execution.state is ExecutionState.SCHEDULED:
                 store.finish(execution, Event.CANCEL, ExecutionState.CANCELLED)
                 store.counters.cancelled += 1
@@ -161,7 +162,7 @@ def advance_timetables(store: Store, operation: AdvanceTimetables) -> list[bool]
 
 
 def _advance(store: Store, item: Advance) -> bool:
-    job = store.jobs.get(item.job)
+    job = store.job_to_change(item.job)
     if job is None or job.timetable_ended or not _advance_is_sound(job, item):
         return False
     store.timetables.discard(job.planned_ms, job)

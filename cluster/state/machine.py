@@ -6,7 +6,7 @@ applies the same entries holds the same state, byte for byte (`digest`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -219,9 +219,14 @@ class StateMachine:
         """Dead executions, the latest dead first."""
         return listing.list_dead(self._store, after, limit, queue)
 
-    def dump(self) -> Iterator[bytes]:
-        """The whole state as a stream of chunks; no entry may be applied until it ends."""
-        return snapshot.dump(self._store)
+    def dump(self) -> snapshot.Dump:
+        """The whole state of now as a stream of chunks; entries may be applied meanwhile.
+
+        There is one at a time: it ends when it is read to its end, or closed.
+        """
+        assert self._store.dump is None, "one dump at a time"
+        self._store.dump = dump = snapshot.Dump(self._store)
+        return dump
 
     def load(self, chunks: Iterable[bytes]) -> None:
         """Become the state of a dump. Raises `ValueError`, unchanged, if it is not sound."""

@@ -71,7 +71,7 @@ _records: dict[int, msgspec.msgpack.Decoder[Any]] = {
         (JOBS, list[JobRecord]),
         (EXECUTIONS, list[ExecutionRecord]),
         (FINISHED, list[_Place]),
-        (DEAD, list[_Place]),
+        (DEAD, list[tuple[int, int]]),
         (KEYS, list[KeyRecord]),
         (REQUESTS, list[RequestRecord]),
         (CLAIMS, list[ClaimRecord]),
@@ -91,13 +91,16 @@ class _Loader:
         self._last_job = -1
         self._texts: dict[str, str] = {}
         self._dead = 0
+        self._last_death_ms = 0
         self._finished = 0
 
     def chunk(self, data: bytes) -> None:
         kind, raw = _frame.decode(data)
         if kind not in _records:
             _refuse(f"unknown kind of chunk {kind}")
-        if kind < self._kind or (kind in (HEADER, END) and kind == self._kind):
+        # Jobs and executions come in turns, and each execution after its job.
+        went_back = kind < self._kind and (kind, self._kind) != (JOBS, EXECUTIONS)
+        if went_back or (kind in (HEADER, END) and kind == self._kind):
             _refuse(f"chunk of kind {kind} is out of place")
         if (kind == HEADER) is not (self._kind == -1):
             _refuse("the header must come first, and once")
@@ -314,17 +317,15 @@ class _Loader:
             _refuse(f"retention holds {job_id}-{nominal_ms}, which has not ended so")
         store.finished.append(ended)
 
-    def _dead_place(self, place: _Place) -> None:
-        job_id, nominal_ms, finished_ms = place
-        execution = self._store.execution(job_id, nominal_ms)
-        if (
-            execution is None
-            or execution.state is not ExecutionState.DEAD
-            or execution.finished_ms != finished_ms
-            or execution in self._store.dead
-        ):
-            _refuse(f"retention holds {job_id}-{nominal_ms}, which is not dead so")
-        self._store.dead[execution] = None
+    def _dead_place(self, place: tuple[int, int]) -> None:
+        store = self._store
+        execution = store.execution(*place)
+        if execution is None or execution.state is not ExecutionState.DEAD:
+            _refuse(f"retention holds {place[0]}-{place[1]}, which is not dead")
+        if execution in store.dead or execution.finished_ms < self._last_death_ms:
+            _refuse(f"retention holds {place[0]}-{place[1]} out of order")
+        self._last_death_ms = execution.finished_ms
+        store.dead[execution] = None
 
     def _share_with_job(self, record: KeyRecord) -> None:
         """Hold the same objects as the job where they are equal, as after a create."""

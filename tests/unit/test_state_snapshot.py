@@ -27,6 +27,9 @@ def full(log):
     log.release(released, token)
     died, token = log.claimed()
     log.fail(died, token, non_retryable=True)
+    log.pass_ms(1)
+    died, token = log.claimed()
+    log.fail(died, token, non_retryable=True)
     replayed, token = log.claimed()
     log.fail(replayed, token, non_retryable=True)
     log.replay(replayed)
@@ -138,7 +141,7 @@ def held_one(records):
     ("kind", "change"),
     [
         (snapshot.HEADER, lambda header: header.__setitem__(0, "other")),
-        (snapshot.HEADER, lambda header: header.__setitem__(1, 2)),
+        (snapshot.HEADER, lambda header: header.__setitem__(1, snapshot.VERSION + 1)),
         (snapshot.HEADER, lambda header: header.__setitem__(2, 1)),
         (snapshot.HEADER, lambda header: header.__setitem__(3, -1)),
         (snapshot.QUEUES, lambda queues: queues.__setitem__(0, ["none", 0, 0, 0, 0])),
@@ -157,8 +160,10 @@ def held_one(records):
         (snapshot.FINISHED, lambda places: places.reverse()),
         (snapshot.FINISHED, lambda places: places[0].__setitem__(2, 0)),
         (snapshot.FINISHED, lambda places: places[0].__setitem__(0, 1)),
-        (snapshot.DEAD, lambda places: places[0].__setitem__(2, 0)),
+        (snapshot.DEAD, lambda places: places[0].__setitem__(1, 1)),
         (snapshot.DEAD, lambda places: places[0].__setitem__(0, 1)),
+        (snapshot.DEAD, lambda places: places.reverse()),
+        (snapshot.DEAD, lambda places: places.__setitem__(1, places[0])),
         (snapshot.KEYS, lambda keys: keys[0].__setitem__(1, 2**62)),
     ],
 )
