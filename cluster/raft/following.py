@@ -130,6 +130,8 @@ class Following:
         if self._take_chunk(peer, message) < message.size:
             self._answer(peer, message, engine.storage.snapshots.incoming_size)
             return
+        if engine.snapshotting.publishing:
+            return  # the leader repeats its last piece
         installed = self._install(message)
         self._drop_incoming()
         self._answer(peer, message, message.size if installed else 0, installed)

@@ -27,14 +27,29 @@ class Applied(Protocol):
         """One verdict for each operation of the entry, in order."""
 
 
+class Dump(Protocol):
+    """A dump that is under way; each step costs a bounded time."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def __next__(self) -> bytes: ...
+
+    def close(self) -> None:
+        """End it, read or not."""
+
+
 class StateMachine(Protocol):
     """The replicated state: it reads no clock and never raises from `apply`."""
 
     def apply(self, index: int, entry: bytes) -> Applied:
         """Apply one committed entry; the same bytes in the same order give the same state."""
 
-    def dump(self) -> Iterator[bytes]:
-        """The whole state as chunks, each at most `MAX_CHUNK_BYTES`."""
+    def dump(self) -> Dump:
+        """The whole state of now as chunks, each at most `MAX_CHUNK_BYTES`.
+
+        Entries may be applied between two chunks, and the chunks still tell the state of the call.
+        There is one dump at a time.
+        """
 
     def load(self, chunks: Iterable[bytes]) -> None:
         """Replace the state by a dumped one, all or nothing; ValueError when it is damaged."""

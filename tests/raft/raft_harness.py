@@ -11,7 +11,7 @@ import functools
 import hashlib
 import random
 import selectors
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +110,12 @@ class ListMachine:
         self.applied.append((index, entry))
         return Applied([(index, position) for position in range(len(operations(entry)))])
 
-    def dump(self) -> Iterator[bytes]:
-        for start in range(0, len(self.applied), 10):
-            yield msgspec.msgpack.encode(self.applied[start : start + 10])
+    def dump(self) -> Generator[bytes, None, None]:
+        return self._dump(list(self.applied))
+
+    def _dump(self, applied: list[tuple[int, bytes]]) -> Generator[bytes, None, None]:
+        for start in range(0, len(applied), 10):
+            yield msgspec.msgpack.encode(applied[start : start + 10])
 
     def load(self, chunks: Iterable[bytes]) -> None:
         loaded: list[tuple[int, bytes]] = []
@@ -228,6 +231,9 @@ class SimDisk:
     def sync_directory(self, directory: Path) -> None:
         self.may_fail("sync")
         self.durable = dict(self.files)
+
+    async def aside(self, work: Callable[[], None]) -> None:
+        work()
 
     def crash(self, rng: random.Random) -> None:
         """Lose power."""
@@ -494,6 +500,15 @@ class Cluster:
         for entry in entries:
             index = leader.consensus.append(entry)
         await self.settled(index)
+        return index
+
+    async def snapshot(self, name: str) -> int:
+        """Have a node take a snapshot of all that it has applied; its position."""
+        consensus = self.members[name].consensus
+        await self.wait(lambda: not consensus.stats.snapshot_under_way)
+        index = consensus.take_snapshot()
+        await self.wait(lambda: not consensus.stats.snapshot_under_way)
+        assert consensus.stats.last_snapshot_index == index
         return index
 
     async def settled(self, index: int = 0) -> None:
