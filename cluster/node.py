@@ -279,6 +279,7 @@ class Node(Observer):
             replica=self.consensus,
             dispatcher=self.dispatcher,
             propose=self.propose,
+            take_snapshot=self.consensus.take_snapshot,
             serving=lambda: self.serving,
             ready=lambda: self.ready,
             wall_clock_ms=self.wall_clock_ms,

@@ -31,6 +31,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Puts one operation into the log; answers with its verdict, or raises what it means."""
     serving: Callable[[], bool]
     """Whether this node leads and has taken up its duties."""
+    take_snapshot: Callable[[], int]
+    """Begins a snapshot of this node's state; the position that it covers."""
     ready: Callable[[], bool]
     """Whether this node has caught up and is in touch with a majority."""
     wall_clock_ms: Callable[[], int]

@@ -37,7 +37,7 @@ def services(tmp_path: Any) -> Services:
     parts: Any = {
         "settings": settings, "me": settings.node("a"), "state": state,
         "replica": None, "dispatcher": None, "propose": propose,
-        "serving": lambda: True, "ready": lambda: True,
+        "serving": lambda: True, "ready": lambda: True, "take_snapshot": None,
         "wall_clock_ms": lambda: NOW_MS,
     }  # fmt: skip
     return Services(**parts)
