@@ -74,7 +74,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     one (or by twice the entries)."""
 
     snapshot_share: float = 0.2
-    """How much of the event loop's time a snapshot may take; less while other work is late."""
+    """How much of the event loop's time a snapshot may take."""
 
     trailing_entries: int = 1_000
     """Entries kept in memory behind a snapshot, so that a slow follower needs no snapshot."""
@@ -126,7 +126,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
             self.max_send_buffer_bytes >= 2 * self.max_frame_bytes,
             "max_send_buffer_bytes must hold two frames",
         )
-        _require(self.snapshot_share <= 1, "snapshot_share must be at most 1")
+        _require(self.snapshot_share < 1, "snapshot_share must be less than 1")
         _require(self.redial_min_s <= self.redial_max_s, "redial_max_s must be >= redial_min_s")
 
 

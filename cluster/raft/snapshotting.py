@@ -1,9 +1,8 @@
 """How a node takes its snapshots while it goes on with its work.
 
-A dump tells the state of the moment in which it began, a chunk at a time. After each chunk the
-loop is left to others, for a multiple of the time that the chunk took and for as long as the loop
-was late; so a snapshot slows nobody down much, and itself down when there is much to do. Writes
-are synced often, and beside the loop: what a sync of the journal might have to wait for is little.
+A dump tells the state of the moment in which it began, a chunk at a time. After a slice of at most
+a millisecond the loop is left to others for a multiple of it. Writes are synced often, and beside
+the loop: what a sync of the journal might have to wait for is little.
 
 Members take turns. Each begins when the log passes a mark of its own, and the marks lie apart, so
 that nothing has to be agreed upon.
@@ -27,6 +26,8 @@ _logger = logging.getLogger(__name__)
 
 SYNC_BYTES = 256 * 1024
 MIN_PAUSE_S = 0.001
+MAX_SLICE_S = 0.001
+MAX_SLICE_CHUNKS = 4
 
 
 class Snapshotting:
@@ -130,7 +131,7 @@ class Snapshotting:
             stats.last_snapshot_index = position.index
             await engine.storage.aside(lambda: engine.storage.remove_old(segments))
             while engine.storage.forget_some():
-                await self._pause(0.0)
+                await self._pause()
         except OSError as error:
             stats.snapshot_failures += 1
             wait = max(1, engine.settings.snapshot_entries // 10)
@@ -161,27 +162,32 @@ class Snapshotting:
             writing.close()
 
     async def _fill(self, writing: Writing, dump: Dump) -> None:
+        """Write the chunks of the dump, and pause after each slice of them."""
         engine = self._engine
-        began = engine.clock()
-        for chunk in dump:
-            writing.add(chunk)
-            took = engine.clock() - began
+        rests_per_work = 1 / engine.settings.snapshot_share - 1
+        paused = 0.0
+        while True:
+            began = engine.clock()
+            # The longer the others took in the pause, the more may be done to keep the share.
+            until = began + min(MAX_SLICE_S, paused / rests_per_work)
+            for _ in range(MAX_SLICE_CHUNKS):
+                chunk = next(dump, None)
+                if chunk is None:
+                    writing.seal()
+                    return
+                writing.add(chunk)
+                if engine.clock() >= until:
+                    break
+            ended = engine.clock()
             if writing.unsynced >= SYNC_BYTES:
                 await engine.storage.aside(writing.sync)
-            await self._pause(took)
-            began = engine.clock()
-        writing.seal()
+            await self._pause((ended - began) * rests_per_work)
+            paused = engine.clock() - ended
 
-    async def _pause(self, took_s: float) -> None:
-        """Leave the loop to others, for long enough that `took_s` is our share of it."""
-        engine = self._engine
-        due = engine.clock() + max(MIN_PAUSE_S, took_s / engine.settings.snapshot_share - took_s)
-        await asyncio.sleep(due - engine.clock())
+    async def _pause(self, pause_s: float = 0.0) -> None:
+        """Leave the loop to others."""
+        await asyncio.sleep(max(MIN_PAUSE_S, pause_s))
         self._must_live()
-        late = engine.clock() - due
-        if late >= MIN_PAUSE_S:
-            await asyncio.sleep(late)
-            self._must_live()
 
     def _must_live(self) -> None:
         """A node that has stopped itself touches nothing any more."""
@@ -197,7 +203,7 @@ class Snapshotting:
                 return
             try:
                 for _ in newest.chunks():
-                    await self._pause(0.0)
+                    await self._pause()
             finally:
                 newest.close()
         except Damaged as damage:
