@@ -129,12 +129,15 @@ class Writing:
         """Bytes that were written since the last sync."""
         self._file = file
         self._count = self._total = 0
-        head = MAGIC + struct.pack(">QQ", position.index, position.term)
-        self._append(head + crc32(head).to_bytes(4, "big"))
 
     def _append(self, data: bytes) -> None:
         self._file.append(data)
         self.unsynced += len(data)
+
+    def open(self) -> None:
+        """Write the head: chunks may come."""
+        head = MAGIC + struct.pack(">QQ", self.position.index, self.position.term)
+        self._append(head + crc32(head).to_bytes(4, "big"))
 
     def add(self, data: bytes) -> None:
         """Write the next chunk."""
@@ -229,12 +232,7 @@ class SnapshotStore:
     def begin(self, position: Position) -> Writing:
         """Begin to write a snapshot; `publish` or `abandon` must follow, and `close`."""
         path = self._directory / _WRITING
-        file = self._disk.create(path)
-        try:
-            return Writing(path, file, position)
-        except OSError:
-            file.close()
-            raise
+        return Writing(path, self._disk.create(path), position)
 
     def abandon(self, writing: Writing) -> None:
         """Drop what was written, as far as the disk lets us: a start drops what is left."""

@@ -164,6 +164,7 @@ class Snapshotting:
     async def _fill(self, writing: Writing, dump: Dump) -> None:
         """Write the chunks of the dump, and pause after each slice of them."""
         engine = self._engine
+        writing.open()
         rests_per_work = 1 / engine.settings.snapshot_share - 1
         paused = 0.0
         while True:

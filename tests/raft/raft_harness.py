@@ -114,8 +114,8 @@ class ListMachine:
         return self._dump(list(self.applied))
 
     def _dump(self, applied: list[tuple[int, bytes]]) -> Generator[bytes, None, None]:
-        for start in range(0, len(applied), 10):
-            yield msgspec.msgpack.encode(applied[start : start + 10])
+        for start in range(0, len(applied), 3):
+            yield msgspec.msgpack.encode(applied[start : start + 3])
 
     def load(self, chunks: Iterable[bytes]) -> None:
         loaded: list[tuple[int, bytes]] = []

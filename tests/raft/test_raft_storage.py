@@ -73,6 +73,7 @@ def filled(disk: SimDisk, *snapshots_at: int, last: int = 30) -> tuple[Storage, 
 def write_snapshot(snapshots: SnapshotStore, position: Position, chunks: Iterable[bytes]) -> None:
     """Store a snapshot in one go."""
     writing = snapshots.begin(position)
+    writing.open()
     for chunk in chunks:
         writing.add(chunk)
     writing.seal()

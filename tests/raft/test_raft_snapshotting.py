@@ -1,0 +1,344 @@
+"""How a node takes snapshots beside its work: turns, pace, failures, and what may come between."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from raft_harness import Cluster, ListMachine, Member, Puppet, virtual
+
+from timeball.cluster.raft.disk import RealDisk
+from timeball.cluster.raft.errors import Halted, SnapshotUnderWay
+from timeball.cluster.raft.messages import SnapshotChunk, SnapshotReply
+from timeball.cluster.raft.snapshots import Position
+
+NEVER = 10**9
+WRITING = Path("/data/writing.tmp")
+
+
+def under_way(member: Member) -> bool:
+    return member.consensus.stats.snapshot_under_way
+
+
+async def begun(cluster: Cluster, member: Member) -> int:
+    """A snapshot of some chunks, of which some are written."""
+    index = member.consensus.take_snapshot()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert WRITING in member.disk.files
+    return index
+
+
+async def filled(cluster: Cluster, entries: int = 200) -> Member:
+    await cluster.start()
+    await cluster.propose(*[b"%d" % n for n in range(entries)])
+    return await cluster.elected()
+
+
+@virtual
+async def test_members_take_turns():
+    cluster = await Cluster(snapshot_entries=90).start()
+    seen: dict[str, set[int]] = {name: set() for name in "abc"}
+    together = 0
+
+    def look() -> None:
+        nonlocal together
+        together = max(together, sum(map(under_way, cluster.members.values())))
+        for name, member in cluster.members.items():
+            seen[name].add(member.consensus.stats.last_snapshot_index)
+
+    for number in range(500):
+        await cluster.propose(b"%d" % number)
+        look()
+    assert together == 1
+    marks = {name: {index % 90 for index in indexes - {0}} for name, indexes in seen.items()}
+    assert [len(indexes) for indexes in seen.values()] >= [5, 5, 5]
+    assert all(len(found) == 1 for found in marks.values()), marks
+    assert sorted(mark for found in marks.values() for mark in found) == [0, 30, 60]
+
+
+@virtual
+async def test_a_log_that_grows_by_too_many_bytes_is_cut_whatever_the_marks():
+    cluster = Cluster(snapshot_entries=NEVER, snapshot_bytes=1_000)
+    member = await filled(cluster, 1)
+    await cluster.propose(bytes(990))
+    assert member.consensus.stats.last_snapshot_index == 0
+    await cluster.propose(bytes(10))
+    await cluster.wait(lambda: member.consensus.stats.last_snapshot_index == 4)
+    for name in "abc":
+        await cluster.wait(lambda name=name: not under_way(cluster[name]))
+    await cluster.propose(bytes(990))
+    assert not any(map(under_way, cluster.members.values())), "it counts anew from the snapshot"
+
+
+@virtual
+async def test_a_snapshot_after_a_mark_that_was_missed_is_not_put_off_for_ever():
+    cluster = Cluster("a", snapshot_entries=40)
+    member = await filled(cluster, 30)
+    await cluster.snapshot("a")
+    await cluster.propose(*[b"x"] * 15)
+    assert member.consensus.stats.snapshots_taken == 1, "half of the entries are too few"
+    await cluster.propose(*[b"x"] * 40)
+    await cluster.wait(lambda: member.consensus.stats.snapshots_taken == 2)
+
+
+@virtual
+async def test_what_is_applied_meanwhile_is_not_in_the_snapshot():
+    cluster = Cluster(snapshot_entries=NEVER, trailing_entries=1)
+    member = await filled(cluster)
+    index = await begun(cluster, member)
+    await cluster.propose(*[b"later"] * 5)
+    assert under_way(member)
+    await cluster.wait(lambda: not under_way(member))
+    newest = member.engine.storage.snapshots.newest()
+    assert newest.position == member.engine.storage.position == Position(index, 1)
+    loaded = ListMachine()
+    loaded.load(newest.chunks())
+    assert loaded.entries() == [b"%d" % n for n in range(200)]
+    assert member.engine.log.base_index == index - 1
+    for name in "abc":
+        cluster.kill(name, power_lost=True)
+    await cluster.start()
+    await cluster.settled()
+    assert member.machine.entries()[-5:] == [b"later"] * 5
+
+
+@virtual
+async def test_one_snapshot_at_a_time_and_none_of_the_same_position_twice():
+    cluster = Cluster(snapshot_entries=NEVER)
+    member = await filled(cluster)
+    index = await begun(cluster, member)
+    with pytest.raises(SnapshotUnderWay, match=str(index)):
+        member.consensus.take_snapshot()
+    await cluster.wait(lambda: not under_way(member))
+    assert member.consensus.take_snapshot() == index
+    assert not under_way(member)
+    member.consensus.halt("a test")
+    with pytest.raises(Halted):
+        member.consensus.take_snapshot()
+
+
+class Failing:
+    """A file whose nth call of one method fails."""
+
+    def __init__(self, file: Any, method: str, calls: int) -> None:
+        self._file, self._method, self._left = file, method, calls
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._method:
+            self._left -= 1
+            if self._left < 0:
+                raise OSError(errno.ENOSPC, "no space left on device")
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize(("method", "calls"), [("append", 0), ("append", 7), ("sync", 0)])
+@virtual
+async def test_a_snapshot_that_can_not_be_written_is_given_up(method: str, calls: int):
+    cluster = Cluster(snapshot_entries=NEVER, snapshot_bytes=NEVER)
+    member = await filled(cluster)
+    before = await cluster.snapshot(member.name)
+    await cluster.propose(b"more")
+    create = member.disk.create
+
+    def full(path: Path) -> Any:
+        file = create(path)
+        return Failing(file, method, calls) if path == WRITING else file
+
+    member.disk.create = full
+    index = member.consensus.take_snapshot()
+    await cluster.wait(lambda: not under_way(member))
+    stats = member.consensus.stats
+    assert (stats.snapshot_failures, stats.last_snapshot_index) == (1, before)
+    assert member.consensus.halted is None
+    assert WRITING not in member.disk.files
+    member.disk.create = create
+    assert await cluster.snapshot(member.name) == index
+
+
+@virtual
+async def test_a_received_snapshot_ends_the_one_under_way():
+    donor = Cluster("a", snapshot_entries=NEVER)
+    node = await filled(donor, 300)
+    await donor.snapshot("a")
+    raw = bytes(max((p, d) for p, d in node.disk.files.items() if "snapshot-" in p.name)[1].written)
+    at = node.engine.storage.position
+    await node.consensus.stop()
+    puppet = await Puppet.start(snapshot_entries=NEVER)
+    puppet.follow(*[(1, b"%d" % n) for n in range(100)], commit=100, complete=100)
+    await puppet.settle()
+    await begun(puppet.cluster, puppet.node)
+    puppet.say("b", SnapshotChunk(9, at.index, at.term, len(raw), 0, raw))
+    await puppet.cluster.wait(lambda: not under_way(puppet.node))
+    assert puppet.consensus.halted is None
+    stats = puppet.consensus.stats
+    assert (stats.snapshots_taken, stats.snapshot_failures, stats.snapshots_installed) == (0, 0, 1)
+    assert stats.last_snapshot_index == puppet.consensus.applied_index == at.index
+    assert WRITING not in puppet.node.disk.files
+    puppet.follow((9, b"next"), prev=(at.index, at.term), term=9, commit=at.index + 1)
+    await puppet.settle()
+    assert await puppet.cluster.snapshot("a") == at.index + 1
+
+
+@virtual
+async def test_nothing_is_installed_while_files_are_renamed_and_removed_beside_the_loop():
+    donor = Cluster("a", snapshot_entries=NEVER)
+    node = await filled(donor, 300)
+    await donor.snapshot("a")
+    raw = bytes(max((p, d) for p, d in node.disk.files.items() if "snapshot-" in p.name)[1].written)
+    at = node.engine.storage.position
+    await node.consensus.stop()
+    puppet = await Puppet.start(snapshot_entries=NEVER)
+    puppet.follow(*[(1, b"%d" % n) for n in range(10)], commit=10, complete=10)
+    await puppet.settle()
+    slow, waiting = asyncio.Event(), []
+
+    async def aside(work: Callable[[], None]) -> None:
+        waiting.append(work)
+        await slow.wait()
+        work()
+
+    puppet.node.engine.storage.aside = aside
+    puppet.consensus.take_snapshot()
+    await puppet.cluster.wait(lambda: waiting)
+    puppet.heard()
+    chunk = SnapshotChunk(9, at.index, at.term, len(raw), 0, raw)
+    puppet.say("b", chunk)
+    assert puppet.heard(SnapshotReply) == []
+    slow.set()
+    await puppet.cluster.wait(lambda: not under_way(puppet.node))
+    puppet.say("b", chunk)
+    assert puppet.heard(SnapshotReply) == [SnapshotReply(9, at.index, len(raw), installed=True)]
+
+
+@virtual
+async def test_a_stop_ends_the_snapshot_under_way():
+    cluster = Cluster("a", snapshot_entries=NEVER)
+    member = await filled(cluster)
+    await begun(cluster, member)
+    await member.consensus.stop()
+    assert not under_way(member)
+    assert sorted(member.disk.names(Path("/data")))[-1] == "metadata"
+
+
+@virtual
+async def test_a_halted_node_writes_no_more():
+    cluster = Cluster("a", snapshot_entries=NEVER)
+    member = await filled(cluster)
+    await begun(cluster, member)
+    member.consensus.halt("a test")
+    before = {path: bytes(data.written) for path, data in member.disk.files.items()}
+    await asyncio.sleep(1)
+    assert {path: bytes(data.written) for path, data in member.disk.files.items()} == before
+    assert not under_way(member)
+    cluster.kill("a")
+    await cluster.start()
+    assert WRITING not in member.disk.files
+
+
+class SlowMachine(ListMachine):
+    """Takes time to tell a chunk."""
+
+    def __init__(self, chunk_s: float) -> None:
+        super().__init__()
+        self.chunk_s = chunk_s
+        self.told = [0]
+        """How many chunks, by turn of the others."""
+
+    def dump(self) -> Generator[bytes, None, None]:
+        loop: Any = asyncio.get_running_loop()
+        for number in range(400):
+            loop.virtual.now += self.chunk_s
+            self.told[-1] += 1
+            yield msgspec.msgpack.encode([(number, b"")])
+
+
+@pytest.mark.parametrize(("chunk_s", "share"), [(0.00025, 0.2), (0.003, 0.2), (0.00025, 0.5)])
+@virtual
+async def test_a_snapshot_takes_its_share_of_the_loop(chunk_s: float, share: float):
+    cluster = Cluster("a", snapshot_entries=NEVER, snapshot_share=share)
+    member = await filled(cluster, 1)
+    member.engine.machine = SlowMachine(chunk_s)
+    await cluster.snapshot("a")
+    assert member.consensus.stats.last_snapshot_s == pytest.approx(400 * chunk_s / share, rel=0.1)
+
+
+@virtual
+async def test_a_slice_is_short_however_long_the_others_take():
+    """A millisecond, and the chunk that passes it."""
+    cluster = Cluster("a", snapshot_entries=NEVER)
+    member = await filled(cluster, 1)
+    member.engine.machine = machine = SlowMachine(0.0004)
+    loop: Any = asyncio.get_running_loop()
+
+    async def others() -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            loop.virtual.now += 0.01
+            machine.told.append(0)
+
+    busy = loop.create_task(others())
+    await cluster.snapshot("a")
+    busy.cancel()
+    assert max(machine.told) == 3
+
+
+@virtual
+async def test_what_is_written_is_synced_in_small_portions():
+    cluster = Cluster("a", snapshot_entries=NEVER)
+    member = await filled(cluster, 1)
+    portions: list[int] = []
+    create = member.disk.create
+
+    class Watched:
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "sync":
+                portions.append(self.file.size())
+            return getattr(self.file, name)
+
+    member.disk.create = lambda path: Watched(create(path))
+    member.engine.machine.applied = [(n, bytes(20_000)) for n in range(300)]
+    await cluster.snapshot("a")
+    assert portions[-1] == member.consensus.stats.last_snapshot_bytes > 6_000_000
+    sizes = [after - before for before, after in itertools.pairwise([0, *portions])]
+    assert max(sizes) < 600_000
+
+
+def test_bulky_work_has_ended_when_a_cancelled_caller_goes_on():
+    async def run() -> list[str]:
+        told: list[str] = []
+        begins, may_end = threading.Event(), threading.Event()
+
+        def work() -> None:
+            begins.set()
+            may_end.wait()
+            told.append("work")
+
+        async def caller() -> None:
+            try:
+                await RealDisk().aside(work)
+            finally:
+                told.append("caller")
+
+        task = asyncio.create_task(caller())
+        await asyncio.to_thread(begins.wait)
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert told == []
+        may_end.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        return told
+
+    assert asyncio.run(run()) == ["work", "caller"]
