@@ -437,7 +437,6 @@ class Engine(LibraryObject):  # type: ignore[misc]
             return
         self.halted = reason
         _logger.critical("%s has stopped itself: %s", self.name, reason)
-        self.snapshotting.abandon()
         leadership, self.leadership = self.leadership, None
         self._candidacy.abandon()
         self._SyncObj__setState(_FOLLOWER)

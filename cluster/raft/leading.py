@@ -233,7 +233,8 @@ class Leadership:
             snapshot.close()  # the log in memory does not go on from there
             snapshot = None
         if snapshot is None:
-            engine.snapshotting.begin(again=True)  # a later turn finds it
+            # The state in memory is sound: a later turn finds what is made of it.
+            engine.snapshotting.begin(again=True)
         else:
             progress.become_installing(snapshot, engine.clock())
 

@@ -70,8 +70,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     snapshot_bytes: int = 256 * 1024 * 1024
-    """Whatever the marks, a snapshot is taken when the log has grown by this much since the last
-    one (or by twice the entries)."""
+    """Whatever the marks, a snapshot is taken when the log has grown by this since the last one."""
 
     snapshot_share: float = 0.2
     """How much of the event loop's time a snapshot may take."""

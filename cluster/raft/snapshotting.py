@@ -56,11 +56,9 @@ class Snapshotting:
         passed = (index + self._offset) // period > (self._considered + self._offset) // period
         self._considered = index
         grown = index - engine.storage.position.index
-        if (
-            (passed and grown >= period / 2)
-            or grown >= 2 * period
-            or self.grown_bytes >= settings.snapshot_bytes
-        ) and index >= self._not_before:
+        if passed and grown >= period / 2:
+            self.begin()
+        elif self.grown_bytes >= settings.snapshot_bytes and index >= self._not_before:
             self.begin()
 
     def begin(self, again: bool = False) -> None:
@@ -83,9 +81,9 @@ class Snapshotting:
         return self._engine.applied_index
 
     def doubt(self) -> None:
-        """Somebody has refused our newest snapshot: replace it if it is damaged."""
+        """Somebody has refused our newest snapshot: put it aside if it is damaged."""
         if self._task is None:
-            self._run(self._replace_damaged())
+            self._run(self._verify_newest())
 
     def abandon(self) -> None:
         """Go on no more with the snapshot under way; it ends in one of the next turns."""
@@ -195,8 +193,7 @@ class Snapshotting:
         if self._engine.halted is not None:
             raise asyncio.CancelledError
 
-    async def _replace_damaged(self) -> None:
-        """The state in memory is sound: a new snapshot takes the place of a damaged one."""
+    async def _verify_newest(self) -> None:
         snapshots = self._engine.storage.snapshots
         try:
             newest = snapshots.newest()
@@ -210,4 +207,3 @@ class Snapshotting:
         except Damaged as damage:
             _logger.error("%s", damage)
             snapshots.set_aside(damage.path)
-            await self._take(*self._dump_now())

@@ -100,6 +100,7 @@ class ListMachine:
         self.refuse: str | None = None
         self.explode = False
         self.calls: list[int] = []
+        self.under_way: Any = None
 
     def apply(self, index: int, entry: bytes) -> Applied:
         self.calls.append(index)
@@ -111,7 +112,9 @@ class ListMachine:
         return Applied([(index, position) for position in range(len(operations(entry)))])
 
     def dump(self) -> Generator[bytes, None, None]:
-        return self._dump(list(self.applied))
+        assert self.under_way is None or self.under_way.gi_frame is None, "one dump at a time"
+        self.under_way = self._dump(list(self.applied))
+        return self.under_way
 
     def _dump(self, applied: list[tuple[int, bytes]]) -> Generator[bytes, None, None]:
         for start in range(0, len(applied), 3):
