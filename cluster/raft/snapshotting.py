@@ -56,9 +56,9 @@ class Snapshotting:
         passed = (index + self._offset) // period > (self._considered + self._offset) // period
         self._considered = index
         grown = index - engine.storage.position.index
-        if passed and grown >= period / 2:
-            self.begin()
-        elif self.grown_bytes >= settings.snapshot_bytes and index >= self._not_before:
+        if (passed and grown >= period / 2) or (
+            self.grown_bytes >= settings.snapshot_bytes and index >= self._not_before
+        ):
             self.begin()
 
     def begin(self, again: bool = False) -> None:
