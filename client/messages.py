@@ -24,10 +24,15 @@ MAX_ERROR_TYPE = 200
 MAX_ERROR_MESSAGE = 2_000
 """Longer error texts of an attempt are clipped, with a mark, rather than refused."""
 MAX_DELAY_MS = 100 * 366 * 86_400_000
+MAX_DIGITS = 16
+"""Of the numbers that identifiers are made of."""
 MAX_INSTANT_MS = 253_402_300_799_999
 """The end of the year 9999: the horizon of `at` and `after`."""
 
-QueueName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
+QUEUE_NAME = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"
+QueueName = Annotated[str, Meta(pattern=QUEUE_NAME)]
+NamedQueue = Annotated[str, Meta(max_length=64)]
+"""A `QueueName` of which a node matches the pattern once, however many jobs name it."""
 Key = Annotated[str, Meta(min_length=1, max_length=255)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
 WorkerName = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -100,7 +105,7 @@ class Retry(Request, frozen=True):
 class NewJob(Request, frozen=True):
     """A job to create. Without a schedule it is due at once."""
 
-    queue: QueueName = "default"
+    queue: NamedQueue = "default"
     payload: Any = None
     schedule: Schedule | None = None
     priority: Annotated[int, Meta(ge=0, le=9)] = 5
@@ -250,7 +255,7 @@ class ExecutionList(Answer, frozen=True):
 class Claim(Request, frozen=True, kw_only=True):
     """Ask for at most `max_executions` due executions of a queue, waiting up to `wait_ms`."""
 
-    queue: QueueName = "default"
+    queue: NamedQueue = "default"
     worker: WorkerName
     max_executions: Limit = 1
     wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
@@ -460,18 +465,20 @@ def encode_execution_id(job: int, nominal_ms: int) -> str:
 
 def decode_execution_id(text: str) -> tuple[int, int]:
     """Parse an execution id; raises ValueError when it cannot name any execution."""
-    job, dash, nominal = text.partition("-")
-    if dash and _is_number(job) and _is_number(nominal):
+    job, _, nominal = text.partition("-")
+    if (
+        job.isdigit()
+        and nominal.isdigit()
+        and len(job) <= MAX_DIGITS
+        and len(nominal) <= MAX_DIGITS
+        and text.isascii()
+    ):
         return int(job), int(nominal)
     raise ValueError(f"not an execution id: {text[:80]!r}")
 
 
 def decode_job_id(text: str) -> int:
     """Parse a job id; raises ValueError when it cannot name any job."""
-    if _is_number(text):
+    if text.isdigit() and len(text) <= MAX_DIGITS and text.isascii():
         return int(text)
     raise ValueError(f"not a job id: {text[:80]!r}")
-
-
-def _is_number(text: str) -> bool:
-    return 0 < len(text) <= 16 and text.isascii() and text.isdigit()

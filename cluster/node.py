@@ -116,7 +116,12 @@ class Node(Observer):
         self.consensus.add_observer(self)
         self.forwarder = Forwarder(self._leader_url, self.me.http_url)
         self.application = self._make_application()
-        self.http = HttpServer(self.application, self.me.http.host, self.me.http.port)
+        self.http = HttpServer(
+            self.application,
+            self.me.http.host,
+            self.me.http.port,
+            wall_clock_ms=wall_clock_ms,
+        )
 
     # --- life --------------------------------------------------------------------------------
 
@@ -280,6 +285,7 @@ class Node(Observer):
             dispatcher=self.dispatcher,
             propose=self.propose,
             take_snapshot=self.consensus.take_snapshot,
+            congested=lambda: self.commit.congested,
             serving=lambda: self.serving,
             ready=lambda: self.ready,
             wall_clock_ms=self.wall_clock_ms,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -45,6 +46,36 @@ def partition_of_numbers(first: int, second: int, partitions: int) -> int:
     return (spread & _64_BITS) * partitions >> 64
 
 
+class _Lane(Generic[T]):
+    """The entries of one partition and priority, in order.
+
+    Most come in order, as the wheel fires by due time: these stand in a row, where adding
+    and taking cost the same however many wait. Only what goes before one that came earlier
+    takes the detour over a heap.
+    """
+
+    __slots__ = ("heap", "row")
+
+    def __init__(self) -> None:
+        self.row: deque[_Entry[T]] = deque()
+        self.heap: list[_Entry[T]] = []
+
+    def __len__(self) -> int:
+        return len(self.row) + len(self.heap)
+
+    def first(self) -> _Entry[T] | None:
+        row, heap = self.row, self.heap
+        if heap and (not row or heap[0] < row[0]):
+            return heap[0]
+        return row[0] if row else None
+
+    def pop(self) -> _Entry[T]:
+        row, heap = self.row, self.heap
+        if heap and (not row or heap[0] < row[0]):
+            return heappop(heap)
+        return row.popleft()
+
+
 class ReadyQueue(Generic[T]):
     """Due items of one named queue.
 
@@ -56,8 +87,9 @@ class ReadyQueue(Generic[T]):
        partition delays another's next item by one item, not by the flood;
     3. within one partition and priority by (due time, sequence).
 
-    Only the heads of the partitions are compared: a take costs O(log n) an
-    item, whatever waits behind the heads.
+    Only the heads of the partitions are compared: a take costs O(1) an item
+    that came in order within its partition, and O(log n) another, whatever
+    waits behind the heads.
     """
 
     __slots__ = ("_entries", "_lanes", "_occupied", "_partitions", "_pushes", "_turns", "_waiting")
@@ -67,14 +99,12 @@ class ReadyQueue(Generic[T]):
         assert partitions >= 1
         self._partitions = partitions
         self._waiting: dict[T, _Entry[T]] = {}
-        # By priority: a heap a partition, which partitions have entries (bits),
-        # and which partition's turn it is.
-        self._lanes: list[list[list[_Entry[T]]]] = [
-            [[] for _ in range(partitions)] for _ in range(PRIORITIES)
-        ]
+        # By priority: a lane a partition (none before the priority is used), which
+        # partitions have entries (bits), and which partition's turn it is.
+        self._lanes: list[list[_Lane[T]]] = [[] for _ in range(PRIORITIES)]
         self._occupied = [0] * PRIORITIES
         self._turns = [0] * PRIORITIES
-        self._entries = 0  # in all heaps, those of discarded items too
+        self._entries = 0  # in all lanes, those of discarded items too
         self._pushes = 0
 
     def __len__(self) -> int:
@@ -98,7 +128,14 @@ class ReadyQueue(Generic[T]):
         self._entries += 1
         entry = (due_ms, sequence, self._pushes, item)
         self._waiting[item] = entry
-        heappush(self._lanes[priority][partition], entry)
+        lanes = self._lanes[priority]
+        if not lanes:
+            lanes.extend(_Lane() for _ in range(self._partitions))
+        lane = lanes[partition]
+        if not lane.row or entry > lane.row[-1]:
+            lane.row.append(entry)
+        else:
+            heappush(lane.heap, entry)
         self._occupied[priority] |= 1 << partition
 
     def take(self, limit: int) -> list[T]:
@@ -108,13 +145,15 @@ class ReadyQueue(Generic[T]):
         for priority in range(PRIORITIES - 1, -1, -1):
             if self._occupied[priority]:
                 self._take_of(priority, limit, taken)
+                if len(taken) == limit:
+                    break
         return taken
 
     def discard(self, item: T) -> bool:
         """Remove `item`, as when it is cancelled; False if it does not wait here."""
         if self._waiting.pop(item, None) is None:
             return False
-        # Its entry stays behind in a heap: who meets it there sees that it is stale.
+        # Its entry stays behind in its lane: who meets it there sees that it is stale.
         if self._entries > 2 * len(self._waiting) + _STALE_ENTRIES_ALLOWED:
             self._sweep()
         return True
@@ -124,13 +163,13 @@ class ReadyQueue(Generic[T]):
         oldest: int | None = None
         for priority, lanes in enumerate(self._lanes):
             for partition, lane in enumerate(lanes):
-                while lane and self._is_stale(lane[0]):
-                    heappop(lane)
+                while (entry := lane.first()) is not None and self._is_stale(entry):
+                    lane.pop()
                     self._entries -= 1
-                if not lane:
+                if entry is None:
                     self._occupied[priority] &= ~(1 << partition)
-                elif oldest is None or lane[0][0] < oldest:
-                    oldest = lane[0][0]
+                elif oldest is None or entry[0] < oldest:
+                    oldest = entry[0]
         return oldest
 
     def _take_of(self, priority: int, limit: int, taken: list[T]) -> None:
@@ -143,9 +182,10 @@ class ReadyQueue(Generic[T]):
             ahead = occupied >> turn << turn or occupied
             partition = (ahead & -ahead).bit_length() - 1
             lane = lanes[partition]
-            entry = heappop(lane)
+            row, heap = lane.row, lane.heap
+            entry = lane.pop() if heap else row.popleft()
             entries -= 1
-            if not lane:
+            if not row and not heap:
                 occupied &= ~(1 << partition)
             item = entry[3]
             if waiting.get(item) is entry:
@@ -162,8 +202,9 @@ class ReadyQueue(Generic[T]):
         """Drop all stale entries."""
         for priority, lanes in enumerate(self._lanes):
             for partition, lane in enumerate(lanes):
-                lane[:] = [entry for entry in lane if not self._is_stale(entry)]
-                heapify(lane)
+                lane.row = deque(entry for entry in lane.row if not self._is_stale(entry))
+                lane.heap = [entry for entry in lane.heap if not self._is_stale(entry)]
+                heapify(lane.heap)
                 if not lane:
                     self._occupied[priority] &= ~(1 << partition)
         self._entries = len(self._waiting)

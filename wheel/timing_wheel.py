@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterator
+from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -12,20 +13,16 @@ T = TypeVar("T")
 # One entry a level; the last one is the overflow, which has no last slot.
 _SHIFTS: Final = (0, 8, 14, 20, 26)  # a slot of level L lasts 2**_SHIFTS[L] ms
 _MASKS: Final = (255, 63, 63, 63)  # slots of the level, less one
-_FIRST_SLOTS: Final = (0, 256, 320, 384)  # where the level begins in the flat list
-_SLOTS: Final = 448
+_FIRST_SLOTS: Final = (0, 256, 320, 384)  # where the level begins in the numbers of slots
+_LEVEL_OF_SLOT: Final = (*[0] * 256, *[1] * 64, *[2] * 64, *[3] * 64)
 _OVERFLOW: Final = 4
 _WHEEL_BITS: Final = _SHIFTS[_OVERFLOW]
 
 # Level by the number of low bits in which a due time differs from the wheel's time.
 _LEVEL_OF_BITS: Final = (*[0] * 9, *[1] * 6, *[2] * 6, *[3] * 6)
-
-# By level: (shift, mask, first slot), all that is needed to number a slot.
-_WHEEL_LEVELS: Final = tuple(zip(_SHIFTS, _MASKS, _FIRST_SLOTS, strict=False))
-# The same by number of bits, when levels below the floor (the index) are closed.
+# By the same: (shift, mask, first slot), all that is needed to number a slot.
 _PLACES: Final = tuple(
-    tuple(_WHEEL_LEVELS[max(level, floor)] for level in _LEVEL_OF_BITS)
-    for floor in range(_OVERFLOW)
+    (_SHIFTS[level], _MASKS[level], _FIRST_SLOTS[level]) for level in _LEVEL_OF_BITS
 )
 
 _STALE_ENTRIES_ALLOWED: Final = 64
@@ -72,74 +69,71 @@ class TimingWheel(Generic[T]):
     999        due before the wheel's time      late heap
     ========== ================================ ==============================
 
-    When the wheel's time enters a slot of an upper level, the slot's items
-    cascade: each goes to the lower level at which its due time first differs
-    from the slot's start. Two facts follow, and the code leans on them:
+    All items due at one instant are kept together, in order of insertion, and
+    it is instants that stand in the slots: a slot of level 0 is one instant. When
+    the wheel's time enters a slot of an upper level, the slot's instants
+    cascade: each goes to the lower level at which it first differs from the
+    slot's start. Three facts follow, and the code leans on them:
 
-    - An item's place is a function of its due time and the wheel's time, so
-      `cancel` finds it without a pointer.
+    - However many items an instant holds, it moves as one, and they keep their
+      order.
+    - An instant's place is a function of it and the wheel's time, so it is
+      found without a pointer.
     - Slots numbered through all levels from level 0 up are in order of time,
       so the lowest set bit of one occupancy bitmap is the earliest slot. Empty
       time is skipped, never walked.
 
-    The wheel's time only rises. Items due before it, because they were past
-    due when they came or because the clock has stepped back since, wait in the
-    late heap, which compares them with the `now_ms` that the caller gives: so
-    they fire neither early nor twice, and a clock that steps back stalls
-    nothing. A clock that jumps forward fires everything in between in order.
+    The wheel's time only rises. Instants before it, of items that were past due
+    when they came or since the clock had stepped back, wait in the late heap,
+    which compares them with the `now_ms` that the caller gives: so they fire
+    neither early nor twice, and a clock that steps back stalls nothing. A clock
+    that jumps forward fires everything in between in order.
 
     The overflow is a mapping of blocks with a heap of their numbers: its cost
-    is O(1) an item, and it is looked at when the levels below are empty.
+    is O(1) an instant, and it is looked at when the levels below are empty.
 
-    Costs: insert and cancel O(1) (O(log n) for items due before the wheel's
-    time); a cancelled item is let go at once; firing moves an item at most
-    once a level, in steps of at most `moves_limit` items a call.
+    Costs: insert and cancel O(1) (O(log n) for an instant before the wheel's
+    time); a cancelled item is let go at once; an instant moves at most once a
+    level, in steps of at most `moves_limit` instants a call.
     """
 
     __slots__ = (
         "_block_numbers",
         "_blocks",
+        "_cascading",
         "_count",
-        "_floor",
+        "_instants",
         "_late",
-        "_late_heap",
-        "_late_inserts",
         "_moves_limit",
         "_occupied",
-        "_places",
         "_run",
-        "_run_at",
+        "_run_due_ms",
         "_slots",
         "_time",
-        "_wheel_bits",
     )
 
     def __init__(self, now_ms: int, *, moves_limit: int = 5000) -> None:
         """Start an empty wheel at `now_ms` (epoch milliseconds, not negative).
 
-        `moves_limit` bounds how many items one `advance` cascades, and thereby
-        how long a slot with very many items can hold up its caller.
+        `moves_limit` bounds how many instants one `advance` cascades, and thereby
+        how long a slot with very many can hold up its caller.
         """
         assert now_ms >= 0
         assert moves_limit >= 1
         self._moves_limit = moves_limit
-        # Items due before _time have left the slots; those in slots are due at or after it.
-        self._time = now_ms
         self._count = 0
-        self._slots: list[dict[Timer[T], T]] = [{} for _ in range(_SLOTS)]
+        self._instants: dict[int, dict[Timer[T], T]] = {}  # none of them empty
+        # Instants before _time are in the late heap, those in slots and blocks at or after it.
+        self._time = now_ms
         self._occupied = 0
-        self._blocks: dict[int, dict[Timer[T], T]] = {}
+        self._slots: dict[int, set[int]] = {}  # of the upper levels, by number; none is empty
+        self._blocks: dict[int, set[int]] = {}
         self._block_numbers: list[int] = []
-        self._late: dict[Timer[T], T] = {}
-        self._late_heap: list[tuple[int, int, Timer[T]]] = []
-        self._late_inserts = 0
-        # While a slot of level L is being cascaded in steps, _floor is L: what
-        # falls due within it still goes into it, behind those who came first.
-        self._set_floor(0)
-        # The timers of the slot under way, as they stood when its run began,
-        # and how many of them are done.
-        self._run: list[Timer[T]] = []
-        self._run_at = 0
+        self._cascading: set[int] = set()  # instants of the slot entered that are still to move
+        self._late: list[int] = []
+        # The timers of the instant that is being fired in steps, those of the next steps.
+        self._run: Iterator[Timer[T]] = iter(())
+        self._run_due_ms: int | None = None
 
     def __len__(self) -> int:
         """Items inserted and neither fired nor cancelled."""
@@ -147,9 +141,7 @@ class TimingWheel(Generic[T]):
 
     def __contains__(self, timer: Timer[T]) -> bool:
         """Whether the timer is still to fire."""
-        if timer.due_ms < self._time:
-            return timer in self._late
-        return self._place_of(timer) is not None
+        return timer in self._instants.get(timer.due_ms, ())
 
     def insert(self, due_ms: int, item: T) -> Timer[T]:
         """Fire `item` at the first `advance` whose `now_ms` is at or after `due_ms`.
@@ -157,42 +149,25 @@ class TimingWheel(Generic[T]):
         Any integer is a valid due time: past, negative, or far beyond the levels.
         """
         timer: Timer[T] = Timer(due_ms)
+        instant = self._instants.get(due_ms)
+        if instant is None:
+            instant = self._instants[due_ms] = {}
+            self._enter(due_ms)
+        instant[timer] = item
         self._count += 1
-        time = self._time
-        if due_ms < time:
-            self._late_inserts += 1
-            self._late[timer] = item
-            heappush(self._late_heap, (due_ms, self._late_inserts, timer))
-            return timer
-        bits = (due_ms ^ time).bit_length()
-        if bits > self._wheel_bits:
-            self._block(due_ms >> _WHEEL_BITS)[timer] = item
-            return timer
-        shift, mask, first = self._places[bits]
-        index = first + (due_ms >> shift & mask)
-        slot = self._slots[index]
-        if not slot:
-            self._occupied |= 1 << index
-        slot[timer] = item
         return timer
 
     def cancel(self, timer: Timer[T]) -> bool:
         """Take the timer's item out; False if it has fired or was cancelled before."""
-        due_ms, time = timer.due_ms, self._time
-        if due_ms < time:
-            if timer not in self._late:
-                return False
-            del self._late[timer]
-            self._sweep_late()
-        else:
-            place = self._place_of(timer)
-            if place is None:
-                return False
-            level, slot = place
-            del slot[timer]
-            if not slot:
-                self._vacate(level, due_ms)
+        due_ms = timer.due_ms
+        instant = self._instants.get(due_ms)
+        if instant is None or timer not in instant:
+            return False
+        del instant[timer]
         self._count -= 1
+        if not instant:
+            del self._instants[due_ms]
+            self._leave(due_ms)
         return True
 
     def advance(self, now_ms: int, limit: int = 2000) -> list[T]:
@@ -205,13 +180,12 @@ class TimingWheel(Generic[T]):
         assert limit >= 1
         fired: list[T] = []
         moves_left = self._moves_limit
-        if self._late:
-            self._fire_late(now_ms, limit, fired)
+        self._fire_late(now_ms, limit, fired)
         while len(fired) < limit:
-            while self._floor and moves_left:
+            if self._cascading:
                 moves_left -= self._cascade(moves_left)
-            if self._floor:
-                break
+                if self._cascading:
+                    break
             level, start = self._earliest()
             # The wheel's time comes to stand at now + 1, and no slot that holds
             # the wheel's time may be left above level 0: so that one cascades too.
@@ -220,10 +194,10 @@ class TimingWheel(Generic[T]):
                     self._time = now_ms + 1
                 break
             self._time = start
-            if level == 0:
-                self._fire_slot(start, limit, fired)
-            else:
-                self._set_floor(level)
+            if level > 0:
+                self._open(level, start)
+            elif self._fire(start, limit, fired):
+                self._occupied &= self._occupied - 1  # the lowest bit was this instant's
         self._count -= len(fired)
         return fired
 
@@ -235,136 +209,122 @@ class TimingWheel(Generic[T]):
         lower bound of the earliest due time. So an idle node wakes at most
         once a level, five times, for one far item, and never too late.
         """
-        if self._late:
-            heap = self._late_heap
-            while heap[0][2] not in self._late:
-                heappop(heap)
-            return heap[0][0]
-        if self._floor:
-            return self._time if self._count else None
-        return self._earliest()[1]
+        late = self._late
+        while late:
+            if late[0] in self._instants:
+                return late[0]
+            heappop(late)
+        return self._time if self._cascading else self._earliest()[1]
 
-    def _set_floor(self, floor: int) -> None:
-        """Close the levels below `floor` to insertions; 0 opens them all."""
-        self._floor = floor
-        self._wheel_bits = _WHEEL_BITS if floor < _OVERFLOW else -1
-        self._places = _PLACES[floor % _OVERFLOW]
+    def _enter(self, due_ms: int) -> None:
+        """Find an instant its place."""
+        bits = (due_ms ^ self._time).bit_length()
+        if due_ms < self._time:
+            heappush(self._late, due_ms)
+        elif bits > _WHEEL_BITS:
+            number = due_ms >> _WHEEL_BITS
+            block = self._blocks.get(number)
+            if block is None:
+                block = self._blocks[number] = set()
+                heappush(self._block_numbers, number)
+            block.add(due_ms)
+        else:
+            shift, mask, first = _PLACES[bits]
+            number = first + (due_ms >> shift & mask)
+            self._occupied |= 1 << number
+            if first:
+                self._slots.setdefault(number, set()).add(due_ms)
+
+    def _leave(self, due_ms: int) -> None:
+        """Clear the place of an instant that has none of its items left."""
+        bits = (due_ms ^ self._time).bit_length()
+        if due_ms < self._time:
+            self._sweep_late()
+        elif due_ms in self._cascading:
+            self._cascading.remove(due_ms)
+        elif bits > _WHEEL_BITS:
+            number = due_ms >> _WHEEL_BITS
+            self._blocks[number].remove(due_ms)
+            if not self._blocks[number]:
+                del self._blocks[number]
+                self._sweep_blocks()
+        else:
+            shift, mask, first = _PLACES[bits]
+            number = first + (due_ms >> shift & mask)
+            if first:
+                self._slots[number].remove(due_ms)
+                if self._slots[number]:
+                    return
+                del self._slots[number]
+            self._occupied &= ~(1 << number)
 
     def _earliest(self) -> tuple[int, int | None]:
-        """Level and start of the first slot that holds items."""
+        """Level and start of the first slot that holds instants."""
         if self._occupied:
-            index = (self._occupied & -self._occupied).bit_length() - 1
-            level = 0
-            while level + 1 < _OVERFLOW and index >= _FIRST_SLOTS[level + 1]:
-                level += 1
+            number = (self._occupied & -self._occupied).bit_length() - 1
+            level = _LEVEL_OF_SLOT[number]
             above = _SHIFTS[level + 1]
-            slot = index - _FIRST_SLOTS[level]
+            slot = number - _FIRST_SLOTS[level]
             return level, (self._time >> above << above) + (slot << _SHIFTS[level])
         numbers = self._block_numbers
         while numbers and numbers[0] not in self._blocks:
             heappop(numbers)
         return _OVERFLOW, numbers[0] << _WHEEL_BITS if numbers else None
 
-    def _fire_late(self, now_ms: int, limit: int, fired: list[T]) -> None:
-        heap, late = self._late_heap, self._late
-        while heap and heap[0][0] <= now_ms and len(fired) < limit:
-            timer = heappop(heap)[2]
-            if timer in late:
-                fired.append(late.pop(timer))
-        self._sweep_late()
-
-    def _fire_slot(self, due_ms: int, limit: int, fired: list[T]) -> None:
-        """Fire what level 0 holds for `due_ms`, until `fired` has `limit` items."""
-        slot = self._slots[due_ms & _MASKS[0]]
-        room = limit - len(fired)
-        if len(slot) <= room:
-            fired.extend(slot.values())
-            slot.clear()
+    def _open(self, level: int, start: int) -> None:
+        """The wheel's time has entered the slot or block at `start`: its instants are to move."""
+        if level == _OVERFLOW:
+            self._cascading = self._blocks.pop(start >> _WHEEL_BITS)
         else:
-            fired.extend(item for _, item in self._next_of(slot, room))
-        if not slot:
-            self._vacate(0, due_ms)
+            number = _FIRST_SLOTS[level] + (start >> _SHIFTS[level] & _MASKS[level])
+            self._cascading = self._slots.pop(number)
+            self._occupied &= ~(1 << number)
 
     def _cascade(self, limit: int) -> int:
-        """Move items of the slot under way to lower levels, at most `limit`; how many it moved."""
-        time, slots = self._time, self._slots
-        slot = self._slot(self._floor, time)
-        moved = self._next_of(slot, limit)
-        places = _PLACES[0]
-        for timer, item in moved:
-            due_ms = timer.due_ms
-            shift, mask, first = places[(due_ms ^ time).bit_length()]
-            index = first + (due_ms >> shift & mask)
-            target = slots[index]
-            if not target:
-                self._occupied |= 1 << index
-            target[timer] = item
-        if not slot:
-            self._vacate(self._floor, time)
-            self._set_floor(0)
-        return len(moved)
+        """Move instants of the slot entered to lower levels, at most `limit`; how many it moved."""
+        cascading, moved = self._cascading, 0
+        while cascading and moved < limit:
+            self._enter(cascading.pop())
+            moved += 1
+        return moved
 
-    def _next_of(self, slot: dict[Timer[T], T], limit: int) -> list[tuple[Timer[T], T]]:
-        """Take the first items out of a slot, at most `limit`, at a cost that does not
+    def _fire_late(self, now_ms: int, limit: int, fired: list[T]) -> None:
+        late = self._late
+        while late and late[0] <= now_ms and len(fired) < limit:
+            if late[0] not in self._instants or self._fire(late[0], limit, fired):
+                heappop(late)
+
+    def _fire(self, due_ms: int, limit: int, fired: list[T]) -> bool:
+        """Fire items of an instant until `fired` has `limit`; True when these were its last."""
+        instant = self._instants[due_ms]
+        room = limit - len(fired)
+        if len(instant) > room:
+            fired += self._first_of(due_ms, instant, room)
+            return False
+        fired += instant.values()
+        del self._instants[due_ms]
+        if due_ms == self._run_due_ms:
+            self._run, self._run_due_ms = iter(()), None
+        return True
+
+    def _first_of(self, due_ms: int, instant: dict[Timer[T], T], room: int) -> list[T]:
+        """Take the first items out of an instant that holds more, at a cost that does not
         depend on how many were taken out before."""
-        if len(slot) <= limit:
-            pairs = list(slot.items())
-            slot.clear()
-            return pairs
-        if self._run_at >= len(self._run):
-            self._run, self._run_at = list(slot), 0
-        step = self._run[self._run_at : self._run_at + limit]
-        self._run_at += len(step)
-        return [(timer, slot.pop(timer)) for timer in step if timer in slot]
-
-    def _place_of(self, timer: Timer[T]) -> tuple[int, dict[Timer[T], T]] | None:
-        """The slot that holds a timer due at or after the wheel's time, and its level."""
-        due_ms = timer.due_ms
-        bits = (due_ms ^ self._time).bit_length()
-        level = _LEVEL_OF_BITS[bits] if bits <= _WHEEL_BITS else _OVERFLOW
-        slot = self._slot(level, due_ms)
-        if timer in slot:
-            return level, slot
-        # It may not have been moved yet from the slot that is being cascaded.
-        if level < self._floor:
-            slot = self._slot(self._floor, due_ms)
-            if timer in slot:
-                return self._floor, slot
-        return None
-
-    def _slot(self, level: int, due_ms: int) -> dict[Timer[T], T]:
-        """The slot or block to which `due_ms` belongs at `level`; to read or delete from."""
-        if level == _OVERFLOW:
-            return self._blocks.get(due_ms >> _WHEEL_BITS) or {}
-        shift, mask, first = _WHEEL_LEVELS[level]
-        return self._slots[first + (due_ms >> shift & mask)]
-
-    def _block(self, number: int) -> dict[Timer[T], T]:
-        """The overflow block of that number, made if there is none."""
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = {}
-            heappush(self._block_numbers, number)
-        return block
-
-    def _vacate(self, level: int, due_ms: int) -> None:
-        """Mark the slot of `due_ms` at `level` as empty and give its memory back."""
-        if level == _OVERFLOW:
-            self._blocks.pop(due_ms >> _WHEEL_BITS, None)
-            if len(self._block_numbers) > 2 * len(self._blocks) + _STALE_ENTRIES_ALLOWED:
-                self._block_numbers = sorted(self._blocks)
-        else:
-            index = _FIRST_SLOTS[level] + ((due_ms >> _SHIFTS[level]) & _MASKS[level])
-            self._slots[index].clear()
-            self._occupied &= ~(1 << index)
-        if level == self._floor and self._time >> _SHIFTS[level] == due_ms >> _SHIFTS[level]:
-            self._run, self._run_at = [], 0
+        first: list[T] = []
+        while len(first) < room:
+            timer = next(self._run, None) if due_ms == self._run_due_ms else None
+            if timer is None:
+                self._run, self._run_due_ms = iter(list(instant)), due_ms
+            elif timer in instant:
+                first.append(instant.pop(timer))
+        return first
 
     def _sweep_late(self) -> None:
-        """Drop cancelled timers from the late heap once they are the greater part."""
-        if not self._late:
-            self._late.clear()  # an emptied dict keeps its table until it is cleared
-            self._late_heap.clear()
-        elif len(self._late_heap) > 2 * len(self._late) + _STALE_ENTRIES_ALLOWED:
-            self._late_heap = [entry for entry in self._late_heap if entry[2] in self._late]
-            heapify(self._late_heap)
+        """Drop stale numbers from the late heap once they are the greater part."""
+        if len(self._late) > 2 * len(self._instants) + _STALE_ENTRIES_ALLOWED:
+            self._late = sorted({due_ms for due_ms in self._late if due_ms in self._instants})
+
+    def _sweep_blocks(self) -> None:
+        """The same for the numbers of blocks."""
+        if len(self._block_numbers) > 2 * len(self._blocks) + _STALE_ENTRIES_ALLOWED:
+            self._block_numbers = sorted(self._blocks)

@@ -6,17 +6,22 @@ accepted completion, and only one, and nothing may have come before its time.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 import msgspec
 
 from timeball.bench.load.plan import Plan
 from timeball.bench.load.records import (
     ACKNOWLEDGED,
+    MOST,
     NEVER,
     REFUSED,
+    UNKNOWN,
     SubmitterRecord,
     WorkerRecord,
     numbers,
@@ -57,10 +62,31 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         return [f"{count} executions {what}" for what, count in counts.items() if count]
 
 
+class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """When executions first came into workers' hands, in order of time."""
+
+    at_us: array[int]
+    """uint64: epoch microseconds."""
+    counts: array[int]
+    """uint32: how many came then, in one answer."""
+
+    @property
+    def count(self) -> int:
+        """Executions that came."""
+        return sum(self.counts)
+
+    def between(self, first_ms: int, last_ms: int) -> int:
+        """How many came from one instant until before another."""
+        first = bisect_left(self.at_us, first_ms * 1000)
+        last = bisect_left(self.at_us, last_ms * 1000)
+        return sum(self.counts[first:last])
+
+
 class Merged(msgspec.Struct, frozen=True, kw_only=True):
     """The merged records."""
 
     account: Account
+    arrivals: Arrivals
     lags_us: array[int]
     """uint32 by execution: due instant to the first delivery; `NEVER`: none."""
     jobs: array[int]
@@ -68,61 +94,108 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merge(
-    plan: Plan, workers: Sequence[WorkerRecord], submitters: Sequence[SubmitterRecord]
+    plan: Plan,
+    start_ms: int,
+    workers: Sequence[WorkerRecord],
+    submitters: Sequence[SubmitterRecord],
 ) -> Merged:
-    """Merge the records of all generators of one run."""
-    lags_us: array[int] = array("I", [NEVER]) * plan.total
-    tokens: array[int] = array("Q", [0]) * plan.total
-    jobs: array[int] = array("Q", [0]) * plan.total
-    duplicates = 0
+    """Merge the records of all generators; the first execution was due at `start_ms`."""
+    deliveries = _Deliveries(plan, start_ms)
+    for at_ns, delivered in heapq.merge(*map(_answers, workers), key=itemgetter(0)):
+        deliveries.add(at_ns, delivered)
+    accepts = bytearray(plan.total)
     for worker in workers:
-        columns = (numbers(worker.lags_us, "I"), numbers(worker.jobs, "Q"))
-        mine = numbers(worker.tokens, "Q")
-        duplicates += worker.foreign
-        for number, (lag_us, job) in enumerate(zip(*columns, strict=True)):
-            if not job:
+        for number in numbers(worker.accepted, "I"):
+            accepts[number] = min(accepts[number] + 1, MOST)
+    account = _account(plan, workers, submitters, deliveries, accepts)
+    return Merged(
+        account=account,
+        arrivals=Arrivals(at_us=deliveries.at_us, counts=deliveries.firsts),
+        lags_us=deliveries.lags_us,
+        jobs=deliveries.jobs,
+        tokens=deliveries.tokens,
+    )
+
+
+def _answers(worker: WorkerRecord) -> Iterator[tuple[int, tuple[array[int], ...]]]:
+    """When each answer came, and its deliveries: numbers, jobs, tokens and due times."""
+    columns = (
+        numbers(worker.numbers, "I"),
+        numbers(worker.jobs, "Q"),
+        numbers(worker.tokens, "Q"),
+        numbers(worker.dues_ms, "Q"),
+    )
+    end = 0
+    for at_ns, size in zip(
+        numbers(worker.arrived_ns, "Q"), numbers(worker.sizes, "I"), strict=True
+    ):
+        begin, end = end, end + size
+        yield at_ns, tuple(column[begin:end] for column in columns)
+
+
+class _Deliveries:
+    """What came, by execution; fed in order of time."""
+
+    def __init__(self, plan: Plan, start_ms: int) -> None:
+        self._plan = plan
+        self._start_ms = start_ms
+        total = plan.total if plan.workers else 0
+        self.lags_us: array[int] = array("I", [NEVER]) * total
+        self.jobs: array[int] = array("Q", [0]) * total
+        self.tokens: array[int] = array("Q", [0]) * total
+        self.at_us: array[int] = array("Q")
+        self.firsts: array[int] = array("I")
+        self.early = 0
+        self.duplicates = 0
+        self.redelivered = 0
+
+    def add(self, at_ns: int, delivered: tuple[array[int], ...]) -> None:
+        lags_us, jobs, tokens = self.lags_us, self.jobs, self.tokens
+        at_us = at_ns // 1000
+        again = 0
+        planned_ms = self._plan.dues_ms(self._start_ms, delivered[0])
+        for number, job, token, due_ms, planned in zip(*delivered, planned_ms, strict=True):
+            if at_ns < max(planned, due_ms) * 1_000_000:
+                self.early += 1
+            if lags_us[number] == NEVER:
+                lags_us[number] = min(max(0, at_us - planned * 1000), NEVER - 1)
+                jobs[number] = job
+                tokens[number] = token
                 continue
-            duplicates += jobs[number] not in (0, job)
-            jobs[number] = job
-            if lag_us < lags_us[number] or not tokens[number]:
-                lags_us[number] = lag_us
-                tokens[number] = mine[number]
-    account = _account(plan, workers, submitters, duplicates)
-    return Merged(account=account, lags_us=lags_us, jobs=jobs, tokens=tokens)
+            again += 1
+            self.duplicates += jobs[number] != job
+        self.redelivered += again
+        if again < len(planned_ms):
+            self.at_us.append(at_us)
+            self.firsts.append(len(planned_ms) - again)
 
 
 def _account(
     plan: Plan,
     workers: Sequence[WorkerRecord],
     submitters: Sequence[SubmitterRecord],
-    duplicates: int,
+    deliveries: _Deliveries,
+    accepts: bytearray,
 ) -> Account:
-    outcomes = _summed([submitter.outcomes for submitter in submitters], plan.total)
-    deliveries = _summed([worker.deliveries for worker in workers], plan.total)
-    accepts = _summed([worker.accepts for worker in workers], plan.total)
+    outcomes = submitters[0].outcomes if submitters else bytes(plan.total)
+    for other in submitters[1:]:  # each has its own executions, and nothing for the rest
+        outcomes = bytes(map(max, outcomes, other.outcomes))
+    attempts = [numbers(worker.attempts, "H") for worker in workers]
+    unfinished = zip(outcomes, accepts, strict=True) if workers else ()
     return Account(
         acknowledged=outcomes.count(ACKNOWLEDGED),
         refused=outcomes.count(REFUSED),
-        unanswered=outcomes.count(0),
-        delivered=sum(map(bool, deliveries)),
-        accepted=sum(map(bool, accepts)),
-        early=sum(worker.early for worker in workers),
-        lost=sum(
-            outcome == ACKNOWLEDGED and not accepted
-            for outcome, accepted in zip(outcomes, accepts, strict=True)
-        )
-        if workers
-        else 0,
-        double_accepted=sum(count > 1 for count in accepts),
-        duplicates=duplicates,
-        redelivered=sum(deliveries) - sum(map(bool, deliveries)),
-        later_attempts=sum(worker.later_attempts for worker in workers),
+        unanswered=outcomes.count(UNKNOWN),
+        delivered=sum(deliveries.firsts),
+        accepted=plan.total - accepts.count(0),
+        early=deliveries.early,
+        lost=sum(outcome == ACKNOWLEDGED and not count for outcome, count in unfinished),
+        double_accepted=plan.total - accepts.count(0) - accepts.count(1),
+        duplicates=deliveries.duplicates,
+        redelivered=deliveries.redelivered,
+        later_attempts=sum(len(column) - column.count(1) for column in attempts),
         stale_refused=sum(worker.verdicts.get("stale", 0) for worker in workers),
     )
-
-
-def _summed(columns: Sequence[bytes], total: int) -> list[int]:
-    return [sum(counts) for counts in zip(*columns, strict=True)] if columns else [0] * total
 
 
 def out_of_order(merged: Merged) -> int:
@@ -135,15 +208,3 @@ def out_of_order(merged: Merged) -> int:
         (token, job) for token, job in zip(merged.tokens, merged.jobs, strict=True) if token
     )
     return sum(later[1] < earlier[1] for earlier, later in itertools.pairwise(granted))
-
-
-def arrivals_us(plan: Plan, start_ms: int, merged: Merged) -> array[int]:
-    """When each execution came into a worker's hands, epoch microseconds, in order of time."""
-    return array(
-        "Q",
-        sorted(
-            plan.due_ms(start_ms, number) * 1000 + lag_us
-            for number, lag_us in enumerate(merged.lags_us)
-            if lag_us != NEVER
-        ),
-    )

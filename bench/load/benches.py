@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
-from timeball.bench.load.accounting import arrivals_us, out_of_order
+from timeball.bench.load.accounting import out_of_order
 from timeball.bench.load.driver import Driver, Observed, RunFailed, Show
 from timeball.bench.load.figures import (
+    MUST_NOT_BE,
     Figures,
     fire_lag_figures,
     node_figures,
@@ -18,6 +21,7 @@ from timeball.bench.load.figures import (
     surroundings,
     worker_figures,
 )
+from timeball.bench.load.peak import find_peak, probe_figures, shortfalls
 from timeball.bench.load.plan import MAX_EXECUTIONS, Mode, Plan
 from timeball.bench.load.probes import SNAPSHOT_BYTES, SNAPSHOT_S
 
@@ -31,6 +35,8 @@ PRELOAD_JOBS_PER_POST = 500
 PRELOAD_MIN_MS = 1_500
 PRELOAD_JOBS_PER_S = 5_000
 """A preload is given time as if it went at this rate, which is far below what it reaches."""
+DELIVERED_PER_S = 20_000
+"""What is due on one instant is watched as if it were delivered at this rate, or for a second."""
 HEADROOM = 1_000_000
 
 
@@ -51,11 +57,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     kill_leader_every_s: float = 0.0
     snapshot_meanwhile: bool = False
     executions: int = 10_000
+    keyed: bool = False
+    """Whether each of the other pending jobs has an idempotency key."""
+    lowest: float = 10_000.0
+    highest: float = 60_000.0
+    p99_ms: float = 25.0
 
     @property
     def limits(self) -> dict[str, int]:
         """Limits of the cluster under which the run fits."""
-        return {"max_pending": self.pending + self.executions + self.total + HEADROOM}
+        return {
+            "max_pending": self.pending + self.executions + self.total + HEADROOM,
+            "idempotency_keys": self.pending + HEADROOM,
+        }
 
     @property
     def total(self) -> int:
@@ -97,6 +111,7 @@ async def fill(driver: Driver, options: Options) -> None:
         driver,
         options,
         queue=LATER_QUEUE,
+        keyed=options.keyed,
         total=options.pending,
         rate=options.pending * 1000 / LATER_MS,
         mode="preloaded",
@@ -121,6 +136,7 @@ async def observe_fire_lag(driver: Driver, options: Options) -> Observed:
         lead_ms=lead_ms,
         window_s=(options.warmup_s, options.warmup_s + options.seconds),
         kill_leader_every_s=options.kill_leader_every_s,
+        snapshots=options.snapshot_meanwhile,
     )
 
 
@@ -131,9 +147,44 @@ async def fire_lag(folder: Path, options: Options, show: Show) -> tuple[Figures,
         observed = await observe_fire_lag(driver, options)
         figures = fire_lag_figures(observed, driver)
     figures["settings"]["pending"] = options.pending
-    if options.snapshot_meanwhile and not figures["snapshots"]:
+    if options.snapshot_meanwhile and not figures["snapshots"]["taken"]:
         raise RunFailed("no snapshot was taken in the measured window")
     return figures, observed
+
+
+async def peak(folder: Path, options: Options, show: Show) -> tuple[Figures, Observed]:
+    """The highest rate that is held: the figures of its run, and a line for each rate tried."""
+    probes: list[Figures] = []
+    broken: Counter[str] = Counter()
+    kept: tuple[Figures, Observed] | None = None
+
+    async def holds(rate: float) -> bool:
+        nonlocal kept
+
+        def show_rate(text: str, share: float) -> None:
+            show(f"{rate:,.0f}/s: {text}", share)
+
+        probe = folder / f"probe-{len(probes)}"
+        probe.mkdir()
+        run = await fire_lag(probe, msgspec.structs.replace(options, rate=rate), show_rate)
+        shutil.rmtree(probe)  # a journal of millions
+        why = shortfalls(run[0], options.p99_ms)
+        probes.append(probe_figures(run[0], why))
+        broken.update({name: run[0][name] for name in MUST_NOT_BE})
+        if kept is None or not why:
+            kept = run
+        return not why
+
+    found = await find_peak(holds, options.lowest, options.highest)
+    assert kept is not None
+    figures, observed = kept
+    peak_figures = {
+        "p99_bound_ms": options.p99_ms,
+        "rate_held": found.held,
+        "rate_not_held": found.not_held,
+        "probes": probes,
+    }
+    return {**peak_figures, **figures, **broken}, observed
 
 
 async def submit(folder: Path, options: Options, show: Show) -> Figures:
@@ -166,12 +217,12 @@ async def claim(folder: Path, options: Options, show: Show) -> Figures:
     """Claims and completions as fast as they go, of a backlog that was due before they began."""
     async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
         observed = await _at_one_instant(driver, options, hold_workers_ms=1_000)
-        arrivals = arrivals_us(observed.plan, observed.start_ms, observed.merged)
-        seconds = (arrivals[-1] / 1000 - observed.go_ms) / 1000 if arrivals else 0.0
+        arrivals = observed.merged.arrivals
+        seconds = (arrivals.at_us[-1] / 1000 - observed.go_ms) / 1000 if arrivals.count else 0.0
         return {
             **_correctness(observed),
             "seconds_to_last_lease": round(seconds, 3),
-            "leases_per_s": round(len(arrivals) / seconds) if seconds else None,
+            "leases_per_s": round(arrivals.count / seconds) if seconds else None,
             "workers": worker_figures(observed),
             **surroundings(observed, driver),
         }
@@ -184,12 +235,12 @@ async def burst(folder: Path, options: Options, show: Show) -> Figures:
     """
     async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
         observed = await _at_one_instant(driver, options, hold_workers_ms=0)
-        arrivals = arrivals_us(observed.plan, observed.start_ms, observed.merged)
+        at_us = observed.merged.arrivals.at_us
         due_us = observed.start_ms * 1000
         return {
             **_correctness(observed),
-            "first_ms": round((arrivals[0] - due_us) / 1000, 2) if arrivals else None,
-            "all_in_hands_ms": round((arrivals[-1] - due_us) / 1000, 2) if arrivals else None,
+            "first_ms": round((at_us[0] - due_us) / 1000, 2) if at_us else None,
+            "all_in_hands_ms": round((at_us[-1] - due_us) / 1000, 2) if at_us else None,
             "out_of_order": out_of_order(observed.merged),
             "changes_of_term": observed.terms,
             **node_figures(observed),
@@ -210,7 +261,7 @@ async def _at_one_instant(driver: Driver, options: Options, hold_workers_ms: int
     return await driver.run(
         plan,
         lead_ms=_preload_ms(plan.total),
-        window_s=(0.0, 1.0),
+        window_s=(0.0, max(1.0, plan.total / DELIVERED_PER_S)),
         hold_workers_ms=hold_workers_ms,
     )
 
@@ -232,36 +283,59 @@ async def failover(folder: Path, options: Options, show: Show) -> tuple[Figures,
 
 
 async def scale(folder: Path, options: Options, show: Show) -> tuple[Figures, Observed]:
-    """A large number of pending executions: their memory, a restart with them, the lag beside."""
+    """A large number of pending executions: their memory, a restart with them, the lag beside.
+
+    With `keyed`, memory, snapshot and restart are measured once more, in a second cluster
+    whose pending jobs have idempotency keys.
+    """
+    plain = msgspec.structs.replace(options, keyed=False)
     async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
-        if driver.cluster is None:
-            raise RunFailed("memory and restarts are measured of nodes that were started here")
-        empty = driver.usage()
-        began = time.monotonic()
-        await fill(driver, options)
-        filled_s = time.monotonic() - began
-        full = driver.usage()
-        observed = await observe_fire_lag(driver, options)
+        weight = await _weigh(driver, plain)
+        observed = await observe_fire_lag(driver, plain)
         figures = fire_lag_figures(observed, driver)
-        metrics = await driver.metrics()
-        view = await driver.view()
-        follower = next(name for name in driver.cluster.names if name != view.node)
-        show("Restarting a follower", 0.5)
-        await driver.cluster.stop_node(follower)
-        began = time.monotonic()
-        await driver.cluster.start_node(follower)
-        await driver.cluster.wait_ready([follower], timeout_s=600.0)
-        figures["scale"] = {
-            "pending": options.pending,
-            "fill_s": round(filled_s, 2),
-            "rss_mb": {name: usage.rss_mb for name, usage in full.items()},
-            "bytes_per_pending": {
-                name: round((usage.rss_mb - empty[name].rss_mb) * 2**20 / max(1, options.pending))
-                for name, usage in full.items()
-            },
-            "snapshot_bytes": max(s.get(SNAPSHOT_BYTES, 0) for s in metrics.values()) or None,
-            "snapshot_s": max(s.get(SNAPSHOT_S, 0) for s in metrics.values()) or None,
-            "restart_to_ready_s": round(time.monotonic() - began, 3),
-        }
+        figures["scale"] = weight | await _save_and_restart(driver)
+    if options.keyed:
+        keyed_folder = folder / "keyed"
+        keyed_folder.mkdir()
+        async with Driver.opened(keyed_folder, show, limits=options.limits) as driver:
+            figures["scale_with_keys"] = await _weigh(driver, options)
+            figures["scale_with_keys"] |= await _save_and_restart(driver)
     figures["settings"]["pending"] = options.pending
     return figures, observed
+
+
+async def _weigh(driver: Driver, options: Options) -> Figures:
+    """Have the other jobs pending, and tell their memory."""
+    if driver.cluster is None:
+        raise RunFailed("memory and restarts are measured of nodes that were started here")
+    empty = driver.usage()
+    began = time.monotonic()
+    await fill(driver, options)
+    filled_s = time.monotonic() - began
+    full = driver.usage()
+    return {
+        "pending": options.pending,
+        "fill_s": round(filled_s, 2),
+        "rss_mb": {name: usage.rss_mb for name, usage in full.items()},
+        "bytes_per_pending": {
+            name: round((usage.rss_mb - empty[name].rss_mb) * 2**20 / max(1, options.pending))
+            for name, usage in full.items()
+        },
+    }
+
+
+async def _save_and_restart(driver: Driver) -> Figures:
+    """Have a follower take a snapshot, and restart it from that."""
+    assert driver.cluster is not None
+    leader = (await driver.view()).node
+    follower = next(name for name in driver.cluster.names if name != leader)
+    taken = await driver.take_snapshot(driver.cluster.url(follower))
+    driver.show("Restarting a follower", 0.5)
+    await driver.cluster.stop_node(follower)
+    began = time.monotonic()
+    await driver.restart(follower)
+    return {
+        "snapshot_mb": round(taken[SNAPSHOT_BYTES] / 2**20, 2) if taken else None,
+        "snapshot_s": round(taken[SNAPSHOT_S], 3) if taken else None,
+        "restart_to_ready_s": round(time.monotonic() - began, 3),
+    }

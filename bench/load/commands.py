@@ -29,7 +29,7 @@ EXIT_INTERRUPTED = 130
 T = TypeVar("T")
 Command = Callable[..., None]
 
-_FORESEEN = (RunFailed, GeneratorFailed, NodeFailed, PlotUnavailable)
+_FORESEEN = (RunFailed, GeneratorFailed, NodeFailed, PlotUnavailable, TimeoutError)
 
 
 @click.group()
@@ -120,7 +120,7 @@ _SHARED: dict[str, Callable[[Command], Command]] = {
     "snapshot": click.option(
         "--snapshot-meanwhile",
         is_flag=True,
-        help="Fail unless the leader took a snapshot in the measured window.",
+        help="Have each node take a snapshot in the measured window; fail if none was taken.",
     ),
     "urls": click.option(
         "--urls", default="", help="Use the cluster of these nodes, with commas between."
@@ -149,6 +149,38 @@ def fire_lag(json_path: Path | None, plot_path: Path | None, **given: Any) -> No
 
 
 @bench.command()
+@click.option(
+    "--p99-ms",
+    type=click.FloatRange(min=0.1),
+    default=25.0,
+    show_default=True,
+    help="A rate is held while the p99 of its fire lag is no higher.",
+)
+@click.option(
+    "--from",
+    "lowest",
+    type=click.FloatRange(min=1, max=1_000_000),
+    default=10_000.0,
+    show_default=True,
+    help="The first rate, executions a second.",
+)
+@click.option(
+    "--to",
+    "highest",
+    type=click.FloatRange(min=1, max=1_000_000),
+    default=60_000.0,
+    show_default=True,
+    help="The highest rate that is tried.",
+)
+@_options("seconds", "warmup", "workers", "submitters", "batch", "claim", "urls", "plot")
+def peak(json_path: Path | None, plot_path: Path | None, **given: Any) -> None:
+    """The highest steady rate that is held: rising rates, then halving, each on a new cluster."""
+    if given["lowest"] > given["highest"]:
+        raise click.BadParameter("--from is higher than --to")
+    _run_and_plot("Peak", benches.peak, given, json_path, plot_path)
+
+
+@bench.command()
 @_options("executions", "submitters", "batch", "urls")
 def submit(json_path: Path | None, **given: Any) -> None:
     """Creates a second, as fast as they are answered."""
@@ -170,6 +202,9 @@ def burst(json_path: Path | None, **given: Any) -> None:
 
 
 @bench.command()
+@click.option(
+    "--keyed", is_flag=True, help="Measure pending jobs with idempotency keys, too, by themselves."
+)
 @_options(*_LOAD, "plot")
 def scale(json_path: Path | None, plot_path: Path | None, **given: Any) -> None:
     """Memory, restart and fire lag with --pending executions waiting."""

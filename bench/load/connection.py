@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -35,6 +35,10 @@ _views = msgspec.msgpack.Decoder(ClusterView)
 
 Address = tuple[str, int]
 Answer = tuple[int, bytes]
+Ended = Callable[[Answer | None], None]
+"""Called with the answer; with None when the connection ended before: the outcome is unknown."""
+Then = Callable[[int, bytes], None]
+"""Called with the status and the body of an answer."""
 
 
 class Lost(ConnectionError):
@@ -42,15 +46,21 @@ class Lost(ConnectionError):
 
 
 class Connection(asyncio.Protocol):
-    """One connection with at most one request under way."""
+    """One connection with at most one request under way.
+
+    An answer is handed to a callback within the turn that read it: a task to be woken for it
+    would cost as much as all the rest.
+    """
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[Answer] | None = None
+        self._ended: Ended | None = None
         self._buffer = bytearray()
+        """What has come of an answer that came in parts."""
         self._status = 0
         self._body_at = 0
         self._end = 0
+        """Length of the answer under way; 0: its head is not complete."""
         self._host = b""
 
     @classmethod
@@ -66,35 +76,44 @@ class Connection(asyncio.Protocol):
         """Whether another connection is needed."""
         return self._transport is None or self._transport.is_closing()
 
-    def get(self, path: bytes) -> asyncio.Future[Answer]:
-        """Ask; the answer in MessagePack."""
-        return self._send(
-            b"GET %s HTTP/1.1\r\nHost: %s\r\nAccept: application/msgpack\r\n\r\n"
-            % (path, self._host)
-        )
+    async def get(self, path: bytes) -> Answer:
+        """Ask; the answer in MessagePack. Raises Lost."""
+        answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
 
-    def post(self, path: bytes, body: bytes, extra: bytes = b"") -> asyncio.Future[Answer]:
-        """Send a MessagePack body; `extra` are whole header lines."""
-        head = (
-            b"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/msgpack\r\n"
-            b"Content-Length: %d\r\n%s\r\n" % (path, self._host, len(body), extra)
+        def ended(answer: Answer | None) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        self._send(
+            b"GET %b HTTP/1.1\r\nHost: %b\r\nAccept: application/msgpack\r\n\r\n"
+            % (path, self._host),
+            ended,
         )
-        return self._send(head + body)
+        answer = await answered
+        if answer is None:
+            raise Lost
+        return answer
+
+    def post(self, path: bytes, body: bytes, ended: Ended, extra: bytes = b"") -> None:
+        """Send a MessagePack body; `extra` are whole header lines."""
+        self._send(
+            b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/msgpack\r\n"
+            b"Content-Length: %d\r\n%b\r\n%b" % (path, self._host, len(body), extra, body),
+            ended,
+        )
 
     def close(self) -> None:
         """End the connection; a request under way is lost."""
         if self._transport is not None:
             self._transport.abort()
 
-    def _send(self, request: bytes) -> asyncio.Future[Answer]:
-        assert self._answer is None, "one request at a time"
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    def _send(self, request: bytes, ended: Ended) -> None:
+        assert self._ended is None, "one request at a time"
         if self._transport is None or self._transport.is_closing():
-            answer.set_exception(Lost("closed"))
-            return answer
-        self._answer = answer
+            ended(None)
+            return
+        self._ended = ended
         self._transport.write(request)
-        return answer
 
     # --- asyncio.Protocol --------------------------------------------------------------------
 
@@ -103,37 +122,42 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
 
     def data_received(self, data: bytes) -> None:
-        """A part of an answer, or a whole one."""
-        self._buffer += data
-        if not self._end and not self._read_head():
+        """A part of an answer, or a whole one, which is the rule."""
+        buffer = self._buffer
+        came: bytes | bytearray = data
+        if buffer:
+            buffer += data
+            came = buffer
+        if (not self._end and not self._read_head(came)) or len(came) < self._end:
+            if not buffer:
+                buffer += data
             return
-        if len(self._buffer) < self._end:
-            return
-        body = bytes(self._buffer[self._body_at : self._end])
-        del self._buffer[: self._end]
-        self._end = 0
-        answer, self._answer = self._answer, None
-        if answer is None:
+        ended, self._ended = self._ended, None
+        if ended is None or len(came) > self._end:
+            self._ended = ended
             self.close()  # an answer to nothing
-        elif not answer.done():
-            answer.set_result((self._status, body))
+            return
+        body = bytes(came[self._body_at :])
+        buffer.clear()
+        self._end = 0
+        ended((self._status, body))
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Ended by either side."""
         self._transport = None
-        answer, self._answer = self._answer, None
-        if answer is not None and not answer.done():
-            answer.set_exception(Lost(str(exc or "closed by the node")))
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(None)
 
-    def _read_head(self) -> bool:
-        at = self._buffer.find(_HEAD_END)
+    def _read_head(self, came: bytes | bytearray) -> bool:
+        at = came.find(_HEAD_END)
         if at < 0:
             return False
-        length = _LENGTH.search(self._buffer, 0, at)
+        length = _LENGTH.search(came, 0, at)
         if length is None:
             self.close()  # no node sends such an answer
             return False
-        self._status = int(self._buffer[9:12])
+        self._status = int(came[9:12])
         self._body_at = at + len(_HEAD_END)
         self._end = self._body_at + int(length[1])
         return True
@@ -194,58 +218,83 @@ class Line:
 
     def __init__(self, leaders: Leaders) -> None:
         self._leaders = leaders
+        self._loop = asyncio.get_running_loop()
         self._address: Address | None = None
         self._connection: Connection | None = None
+        self._request = (b"", b"", b"")
+        self._then: Then | None = None
         self._sent_at: float | None = None
+        self._recovery: asyncio.Task[None] | None = None
+        self._closed = False
         self.repeats = 0
         """Requests sent again because the outcome of the first was unknown or nobody led."""
         self.internal_errors = 0
         """Answers among these that told of a defect of the node."""
 
-    async def post(self, path: bytes, body: bytes, extra: bytes = b"") -> Answer:
+    def post(self, path: bytes, body: bytes, then: Then, extra: bytes = b"") -> None:
         """Send until a node answers that can; the answer may be that it has no room (`BUSY`)."""
-        loop = asyncio.get_running_loop()
-        while True:
-            connection = await self._connected()
-            self._sent_at = loop.time()
-            try:
-                status, answer = await connection.post(path, body, extra)
-                if status not in UNAVAILABLE or _OVERLOADED in answer:
-                    return status, answer
-                self.internal_errors += status == INTERNAL_ERROR
-            except Lost:
-                self.close()
-            finally:
-                self._sent_at = None
-            self.repeats += 1
-            await self._elsewhere()
+        assert self._then is None, "one request at a time"
+        self._request = (path, body, extra)
+        self._then = then
+        self._send()
 
     async def connect(self) -> None:
         """Have a connection before the first request needs it."""
-        await self._connected()
-
-    def close(self) -> None:
-        """Give the connection up."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def drop_if_stuck(self, now: float) -> None:
-        """Give a connection up whose request has gone unanswered for too long."""
-        if self._sent_at is not None and now - self._sent_at > STUCK_S:
-            self.close()
-
-    async def _connected(self) -> Connection:
         while self._connection is None or self._connection.closed:
             self._address = await self._leaders.find()
             try:
                 self._connection = await Connection.open(self._address)
             except OSError:
                 await self._elsewhere()
-        return self._connection
+
+    def close(self) -> None:
+        """Give the connection up, and a request under way."""
+        self._closed = True
+        if self._recovery is not None:
+            self._recovery.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    def drop_if_stuck(self, now: float) -> None:
+        """Give a connection up whose request has gone unanswered for too long."""
+        stuck = self._sent_at is not None and now - self._sent_at > STUCK_S
+        if stuck and self._connection is not None:
+            self._connection.close()
+
+    def _send(self) -> None:
+        if self._connection is None or self._connection.closed:
+            self._recovery = self._loop.create_task(self._send_connected())
+            return
+        self._sent_at = self._loop.time()
+        path, body, extra = self._request
+        self._connection.post(path, body, self._ended, extra)
+
+    def _ended(self, answer: Answer | None) -> None:
+        self._sent_at = None
+        if answer is not None:
+            status, body = answer
+            if status not in UNAVAILABLE or _OVERLOADED in body:
+                then, self._then = self._then, None
+                assert then is not None
+                then(status, body)
+                return
+            self.internal_errors += status == INTERNAL_ERROR
+        if not self._closed:
+            self.repeats += 1
+            self._recovery = self._loop.create_task(self._send_elsewhere())
+
+    async def _send_connected(self) -> None:
+        await self.connect()
+        self._send()
+
+    async def _send_elsewhere(self) -> None:
+        await self._elsewhere()
+        await self._send_connected()
 
     async def _elsewhere(self) -> None:
-        self.close()
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
         if self._address is not None:
             self._leaders.suspect(self._address)
         await asyncio.sleep(PAUSE_S)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -20,7 +21,7 @@ from timeball.bench.load.plan import Plan
 
 PROGRESS_S = 0.1
 
-Generate = Callable[[Plan, int, "Control"], Awaitable[None]]
+Generate = Callable[[Plan, int, "Control"], Coroutine[Any, Any, None]]
 
 
 class DriverGone(Exception):
@@ -94,9 +95,28 @@ def run_generator(generate: Generate) -> None:
     number = int(sys.argv[2])
 
     async def main() -> None:
-        await generate(plan, number, await Control.open())
+        await until_broken(generate(plan, number, await Control.open()))
 
     # A pause of the generator's own collector would be measured as the cluster's lag; what
     # it makes has no cycles, and the process is short-lived.
     gc.disable()
     uvloop.run(main())
+
+
+async def until_broken(generating: Coroutine[Any, Any, None]) -> None:
+    """Generate; what goes wrong in a callback of the loop ends it, too, instead of being logged."""
+    broken: list[BaseException] = []
+    main = asyncio.current_task()
+    assert main is not None
+
+    def end(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        broken.append(context.get("exception") or RuntimeError(context["message"]))
+        main.cancel()
+
+    asyncio.get_running_loop().set_exception_handler(end)
+    try:
+        await generating
+    except asyncio.CancelledError:
+        if broken:
+            raise broken[0] from None
+        raise

@@ -21,7 +21,7 @@ import msgspec
 from timeball.bench.load.accounting import Merged, merge
 from timeball.bench.load.children import Generator, GeneratorFailed
 from timeball.bench.load.plan import Plan
-from timeball.bench.load.probes import Samples, Usage, read_usage, scrape
+from timeball.bench.load.probes import SNAPSHOTS, Samples, Usage, read_usage, scrape
 from timeball.bench.load.records import (
     SubmitterRecord,
     WorkerRecord,
@@ -40,9 +40,16 @@ from timeball.cluster.localcluster import LocalCluster
 LEAD_MS = 1_000
 """From the word to go until the first batch is sent."""
 LOOK_S = 0.05
-VIEW_TRIES = 400
+VIEW_S = 30.0
+"""How long a leader is looked for."""
 SCRAPE_AHEAD_S = 0.4
 """Metrics are read so long outside of the window: the reading costs the node some time."""
+RESTART_S = 600.0
+SNAPSHOT_S = 300.0
+"""Longer, a restart or a snapshot does not take."""
+SNAPSHOT_PAUSE_S = 0.5
+"""Before a node is asked again that took no snapshot, because another node does, for instance."""
+ACCEPTED = 202
 QUIET_MARGIN_S = 5.0
 """A run that makes no progress for a lease and this is over."""
 
@@ -143,7 +150,8 @@ class Driver:
 
     async def view(self) -> ClusterView:
         """The cluster as its leader sees it; raises RunFailed when none serves."""
-        for _ in range(VIEW_TRIES):
+        until = time.monotonic() + VIEW_S
+        while time.monotonic() < until:
             for url in self.urls:
                 view = await self._view(url)
                 if view is not None and view.serving:
@@ -166,6 +174,34 @@ class Driver:
         found = await asyncio.gather(*(scrape(self._session, url) for url in self.urls))
         return {names.get(url, url): samples for url, samples in zip(self.urls, found, strict=True)}
 
+    async def take_snapshot(self, url: str) -> Samples:
+        """Have a node take a snapshot; its metrics then, or nothing when it takes none."""
+        self.show("Taking a snapshot", 0.5)
+        taken = (await scrape(self._session, url)).get(SNAPSHOTS, 0)
+        until = time.monotonic() + SNAPSHOT_S
+        if not await self.begin_snapshot(url):
+            return {}
+        while time.monotonic() < until:
+            samples = await scrape(self._session, url)
+            if samples.get(SNAPSHOTS, 0) > taken:
+                return samples
+            await asyncio.sleep(SNAPSHOT_PAUSE_S)
+        return {}
+
+    async def restart(self, name: str) -> None:
+        """Start a node again that has ended; it may have much to load."""
+        assert self.cluster is not None
+        await self.cluster.start_node(name)
+        await self.cluster.wait_ready([name], RESTART_S)
+
+    async def begin_snapshot(self, url: str) -> bool:
+        """Ask a node to take a snapshot; whether it begins one."""
+        try:
+            async with self._session.post(f"{url}/v1/cluster/snapshot") as answer:
+                return answer.status == ACCEPTED
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
     def usage(self) -> dict[str, Usage]:
         """CPU time and memory of each node, as far as they are processes of this machine."""
         if self.cluster is None:
@@ -185,11 +221,13 @@ class Driver:
         window_s: tuple[float, float],
         hold_workers_ms: int = 0,
         kill_leader_every_s: float = 0.0,
+        snapshots: bool = False,
     ) -> Observed:
         """Run a plan; the first execution is due `lead_ms` from its begin.
 
         `window_s` is what is measured, from the first due instant on. `hold_workers_ms`
-        makes the workers begin so long after it. Raises GeneratorFailed or RunFailed.
+        makes the workers begin so long after it. With `snapshots`, each node is asked for
+        one in the window. Raises GeneratorFailed or RunFailed.
         """
         if kill_leader_every_s and self.cluster is None:
             raise RunFailed("only nodes that were started here can be killed")
@@ -201,7 +239,9 @@ class Driver:
         async with AsyncExitStack() as stack:
             run = _Run(self, plan, folder)
             stack.push_async_callback(run.end)
-            return await run.observe(lead_ms, window_s, hold_workers_ms, kill_leader_every_s)
+            return await run.observe(
+                lead_ms, window_s, hold_workers_ms, kill_leader_every_s, snapshots
+            )
 
 
 class _Run:
@@ -229,6 +269,7 @@ class _Run:
         window_s: tuple[float, float],
         hold_workers_ms: int,
         kill_leader_every_s: float,
+        snapshots: bool,
     ) -> Observed:
         driver, plan = self._driver, self._plan
         driver.show("Starting the load generators", 0.0)
@@ -241,23 +282,24 @@ class _Run:
         await self._until(first - SCRAPE_AHEAD_S * 1000, start_ms, last)
         # A cluster that is overloaded answers late, which must not shift the window.
         asking = asyncio.create_task(self._ask())
-        killing = asyncio.create_task(self._kill_leaders(kill_leader_every_s, first, last))
+        beside = [asyncio.create_task(self._kill_leaders(kill_leader_every_s, first, last))]
+        if snapshots:
+            beside.append(asyncio.create_task(self._take_snapshots(first, last)))
         try:
             await self._until(first, start_ms, last)
             began = self._moment()
             await self._until(last, start_ms, last)
             ended = self._moment()
             before, metrics_before = await asking
-            await killing
+            await asyncio.gather(*beside)
         finally:
-            asking.cancel()
-            killing.cancel()
+            for task in (asking, *beside):
+                task.cancel()
         await asyncio.sleep(SCRAPE_AHEAD_S)
         metrics_after = await driver.metrics()
         await self._drained()
         after = await driver.view()
         workers, submitters = await self._records()
-        driver.show("Counting", 1.0)
         return Observed(
             plan=plan,
             start_ms=start_ms,
@@ -268,7 +310,7 @@ class _Run:
             ended=ended,
             metrics_before=metrics_before,
             metrics_after=metrics_after,
-            merged=merge(plan, workers, submitters),
+            merged=merge(plan, start_ms, workers, submitters),
             workers=workers,
             submitters=submitters,
             kills=self._kills,
@@ -325,6 +367,7 @@ class _Run:
         for generator in self._generators:
             generator.stop()
         await asyncio.gather(*(generator.wait() for generator in self._generators))
+        self._driver.show("Counting", 1.0)
         folder, plan = self._folder, self._plan
         workers = [read_worker(folder / f"worker-{n}.record") for n in range(plan.workers)]
         submitters = [
@@ -345,9 +388,20 @@ class _Run:
             at_us = time.time_ns() // 1000
             await cluster.kill(leader)
             began = time.monotonic()
-            await cluster.restart(leader)
+            await self._driver.restart(leader)
             self._kills.append(Kill(leader, at_us, round(time.monotonic() - began, 3)))
             following_ms += every_s * 1000
+
+    async def _take_snapshots(self, begin_ms: int, end_ms: int) -> None:
+        """Have each node take a snapshot, one after another, in a part of the window of its own."""
+        urls = self._driver.urls
+        for place, url in enumerate(urls):
+            await _sleep_until(begin_ms + (end_ms - begin_ms) * place / len(urls))
+            until_ms = begin_ms + (end_ms - begin_ms) * (place + 1) / len(urls)
+            while not await self._driver.begin_snapshot(url):
+                if _now_ms() + SNAPSHOT_PAUSE_S * 1000 > until_ms:
+                    break
+                await asyncio.sleep(SNAPSHOT_PAUSE_S)
 
     def _check(self) -> None:
         for generator in self._generators:

@@ -8,15 +8,17 @@ from typing import Any
 
 import msgspec
 
-from timeball.bench.load.accounting import arrivals_us
 from timeball.bench.load.driver import Driver, Kill, Observed
 from timeball.bench.load.percentiles import Lags
 from timeball.bench.load.probes import (
     COMMIT,
+    LONGEST_STALL,
     LOOP_STALL,
+    SNAPSHOT_S,
     SNAPSHOTS,
     WHEEL_LAG,
     Buckets,
+    Samples,
     Usage,
 )
 from timeball.bench.load.records import NEVER, numbers
@@ -25,7 +27,13 @@ from timeball.bench.load.surroundings import describe
 GAP_SEARCH_US = 10_000_000
 """The longest silence that begins this soon after a leader's death is its fail-over gap."""
 
+STALL_GOAL_S = 0.02
+"""No event loop should be held up for longer."""
+
 Figures = dict[str, Any]
+
+MUST_NOT_BE = ("early", "lost", "double_accepted", "duplicates")
+"""What must be zero in every run, however overloaded."""
 
 
 def measured(observed: Observed) -> range:
@@ -51,8 +59,7 @@ def fire_lag_figures(observed: Observed, driver: Driver) -> Figures:
     lags = fire_lags(observed)
     first_ms, last_ms = observed.window_ms
     seconds = (last_ms - first_ms) / 1000
-    arrivals = arrivals_us(observed.plan, observed.start_ms, observed.merged)
-    arrived = sum(first_ms * 1000 <= at_us < last_ms * 1000 for at_us in arrivals)
+    arrived = observed.merged.arrivals.between(first_ms, last_ms)
     figures: Figures = {
         "rate_requested": observed.plan.rate,
         "rate_achieved": round(arrived / seconds, 1),
@@ -76,29 +83,21 @@ def fire_lag_figures(observed: Observed, driver: Driver) -> Figures:
         "fire_lag_hdr": lags.encoded(),
     }
     if observed.kills:
-        figures["failover"] = failover_figures(observed.kills, arrivals)
+        figures["failover"] = failover_figures(observed.kills, observed.merged.arrivals.at_us)
     return {**figures, **surroundings(observed, driver)}
 
 
 def node_figures(observed: Observed) -> Figures:
-    """From the nodes' own histograms, read before and after the window; exact to a bucket.
+    """From the nodes' own metrics, read before and after the window.
 
     The wheel lag is observed in whole milliseconds, so it is told as the bucket's bound, "at
     most". After a change of leader there is no one node to ask, and an overloaded one may not
     answer in time: null.
     """
     leader = observed.leader or ""
-    before, after = observed.metrics_before.get(leader), observed.metrics_after.get(leader)
-    if not before or not after:
-        nothing = dict.fromkeys(("p50", "p99"))
-        return {
-            "wheel_lag_ms": {**nothing, "max": None},
-            "commit_ms": nothing,
-            "loop_stall_ms": {"max": None},
-            "snapshots": None,
-        }
+    before = observed.metrics_before.get(leader, {})
+    after = observed.metrics_after.get(leader, {}) if before else {}
     wheel, commit = Buckets(WHEEL_LAG, before, after), Buckets(COMMIT, before, after)
-    stalls = [s[LOOP_STALL] for s in observed.metrics_after.values() if LOOP_STALL in s]
     return {
         "wheel_lag_ms": {
             "p50": wheel.bound_ms(50),
@@ -106,9 +105,54 @@ def node_figures(observed: Observed) -> Figures:
             "max": wheel.bound_ms(100),
         },
         "commit_ms": {"p50": commit.interpolated_ms(50), "p99": commit.interpolated_ms(99)},
-        "loop_stall_ms": {"max": round(max(stalls) * 1000, 2) if stalls else None},
-        "snapshots": after.get(SNAPSHOTS, 0) - before.get(SNAPSHOTS, 0),
+        "loop_stall_ms": stall_figures(observed),
+        "snapshots": snapshot_figures(observed),
     }
+
+
+def _told_twice(observed: Observed) -> dict[str, tuple[Samples, Samples]]:
+    """The metrics of the nodes that ran all through the window, before and after it."""
+    killed = {kill.node for kill in observed.kills}
+    before, after = observed.metrics_before, observed.metrics_after
+    return {
+        name: (before[name], after[name])
+        for name in sorted(before)
+        if before[name] and after.get(name) and name not in killed
+    }
+
+
+def stall_figures(observed: Observed) -> Figures:
+    """The longest hold-up of an event loop in the window, and which node's; null: nobody tells."""
+    longest: dict[str, float] = {}
+    over = 0
+    for name, (before, after) in _told_twice(observed).items():
+        stalls = Buckets(LOOP_STALL, before, after)
+        highest_ms = stalls.highest_ms(after.get(LONGEST_STALL, 0.0) * 1000)
+        if highest_ms is not None:
+            longest[name] = highest_ms
+            over += stalls.above(STALL_GOAL_S)
+    worst = max(longest, key=longest.__getitem__, default=None)
+    role = None
+    if worst is not None and observed.leader is not None:
+        role = "leader" if worst == observed.leader else "follower"
+    return {
+        "max": None if worst is None else longest[worst],
+        "node": worst,
+        "role": role,
+        "by_node": longest,
+        "over_20_ms": over if longest else None,
+    }
+
+
+def snapshot_figures(observed: Observed) -> Figures:
+    """The snapshots that were completed in the window, of all nodes, and how long one took."""
+    taken, seconds = 0, 0.0
+    for before, after in _told_twice(observed).values():
+        mine = int(after.get(SNAPSHOTS, 0) - before.get(SNAPSHOTS, 0))
+        taken += mine
+        if mine:
+            seconds = max(seconds, after.get(SNAPSHOT_S, 0.0))
+    return {"taken": taken, "seconds_max": round(seconds, 3) if taken else None}
 
 
 def cpu_per_execution(observed: Observed, executions: int) -> Figures:

@@ -7,6 +7,7 @@ loop, and a stall shows up as the lag of everything that was due during it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Part of every request id, so that no two runs on one cluster share any."""
     queue: str
+    keyed: bool = False
+    """Whether each job has an idempotency key, of 36 characters."""
     partition_key: str = ""
     """Empty: each execution is partitioned by its own id."""
     total: int
@@ -48,6 +51,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Batches of completions that one worker has under way."""
     executions_per_claim: int
     completions_per_post: int = 1_000
+    gather_ms: int = 5
+    """How long a worker gathers completions before it sends them."""
     wait_ms: int = 5_000
     lease_ms: int = 10_000
 
@@ -59,6 +64,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def due_ms(self, start_ms: int, number: int) -> int:
         """When that execution is due, for a run whose first is due at `start_ms`."""
         return start_ms + int(number * 1000 / self.rate) if self.rate else start_ms
+
+    def dues_ms(self, start_ms: int, numbers: Iterable[int]) -> list[int]:
+        """`due_ms` of several."""
+        rate = self.rate
+        if not rate:
+            return [start_ms for _ in numbers]
+        return [start_ms + int(number * 1000 / rate) for number in numbers]
 
     def numbers(self, batch: int) -> range:
         """The executions of one POST."""

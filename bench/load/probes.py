@@ -14,7 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 TICKS_S = os.sysconf("SC_CLK_TCK")
 COMMIT = "timeball_commit_seconds"
 WHEEL_LAG = "timeball_wheel_lag_seconds"
-LOOP_STALL = "timeball_loop_stall_seconds_max"
+LOOP_STALL = "timeball_loop_stall_seconds"
+LONGEST_STALL = "timeball_loop_stall_seconds_max"
+"""Of the last minute, exactly, whether it lies between the scrapes or not."""
 SNAPSHOTS = "timeball_raft_snapshots_taken_total"
 SNAPSHOT_BYTES = "timeball_raft_snapshot_bytes"
 SNAPSHOT_S = "timeball_raft_snapshot_seconds"
@@ -82,6 +84,20 @@ class Buckets:
         """The upper bound of the bucket that holds the percentile: it was at most this."""
         place = self._place(percentile)
         return None if place is None else _finite_ms(self._cumulated[place][0])
+
+    def highest_ms(self, hint_ms: float) -> float | None:
+        """The highest observation: `hint_ms` if that may be it, else its bucket's upper bound."""
+        place = self._place(100)
+        if place is None:
+            return None
+        lower_s = self._cumulated[place - 1][0] if place else 0.0
+        if lower_s * 1000 < hint_ms <= self._cumulated[place][0] * 1000:
+            return round(hint_ms, 2)
+        return _finite_ms(self._cumulated[place][0])
+
+    def above(self, bound_s: float) -> int:
+        """How many observations were higher than one of the buckets' bounds."""
+        return round(self.count - dict(self._cumulated).get(bound_s, 0.0))
 
     def interpolated_ms(self, percentile: float) -> float | None:
         """The percentile as if the observations lay evenly within their bucket."""

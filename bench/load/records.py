@@ -1,43 +1,63 @@
-"""What load generators write down: flat arrays by execution number, no line per execution.
+"""What load generators write down: flat arrays, no line per execution.
 
 Each generator holds its own and writes them to one file when it stops; the driver merges
-them (`accounting`). An hour at 10,000 executions a second takes some hundred megabytes.
+them (`accounting`). An execution takes 35 bytes, an hour at 10,000/s about a gigabyte.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 NEVER = 0xFFFF_FFFF
 """In an array of lags: not delivered."""
 MOST = 255
-"""Where the counters by execution stop counting."""
+"""Where counters by execution stop counting."""
+UNKNOWN = 0
 ACKNOWLEDGED = 1
 REFUSED = 2
 
 
-class WorkerRecord(msgspec.Struct, kw_only=True):
-    """A worker's view of each execution; array fields are the bytes of arrays."""
+class Delivered(Protocol):
+    """What is written down of a delivery."""
 
-    lags_us: bytes
-    """uint32: due instant to the answer in hand, at the first delivery to this worker."""
-    deliveries: bytes
-    """uint8: how often it was delivered to this worker."""
-    accepts: bytes
-    """uint8: how many of this worker's completions were accepted."""
+    @property
+    def job_id(self) -> str: ...
+
+    @property
+    def token(self) -> int: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def due_ms(self) -> int: ...
+
+
+class WorkerRecord(msgspec.Struct, kw_only=True):
+    """What a worker saw, in order; array fields are the bytes of arrays."""
+
+    arrived_ns: bytes
+    """uint64 by answer to a claim that delivered anything: when it was decoded."""
+    sizes: bytes
+    """uint32 by such an answer: its deliveries, which stand one after another in the next five."""
+    numbers: bytes
+    """uint32 by delivery: the execution."""
     jobs: bytes
-    """uint64: the job that brought the number (0: none)."""
+    """uint64: the job that brought the number."""
     tokens: bytes
-    """uint64: the first token (0: none)."""
-    early: int
-    """Deliveries before the planned instant or before the due time that they tell."""
-    foreign: int
-    """Deliveries whose number came with two different jobs to this worker."""
-    later_attempts: int
-    """Deliveries that were not the first attempt."""
+    """uint64: its token."""
+    attempts: bytes
+    """uint16: which attempt it is."""
+    dues_ms: bytes
+    """uint64: the due time that it tells."""
+    accepted: bytes
+    """uint32 by accepted completion: the execution."""
     verdicts: dict[str, int]
     claims: int
     reports: int
@@ -84,64 +104,69 @@ def numbers(data: bytes, kind: str) -> array[int]:
     return values
 
 
-class Tally:
-    """A worker's arrays while it works."""
+class Log:
+    """A worker's record while it works: columns that grow by the batch, whatever comes.
 
-    def __init__(self, total: int) -> None:
-        self.lags_us: array[int] = array("I", [NEVER]) * total
-        self.deliveries = bytearray(total)
-        self.accepts = bytearray(total)
-        self.jobs: array[int] = array("Q", [0]) * total
-        self.tokens: array[int] = array("Q", [0]) * total
-        self.early = 0
-        self.foreign = 0
-        self.later_attempts = 0
-        self.verdicts: dict[str, int] = {}
-        self.settled = 0
-        """Executions with a completion accepted for the first time."""
+    Nothing is counted before the load is over, since what a generator spends is missing from
+    the cluster that shares its processor.
+    """
+
+    def __init__(self) -> None:
+        self._arrived_ns: array[int] = array("Q")
+        self._sizes: array[int] = array("I")
+        self._numbers: array[int] = array("I")
+        self._jobs: array[int] = array("Q")
+        self._tokens: array[int] = array("Q")
+        self._attempts: array[int] = array("H")
+        self._dues_ms: array[int] = array("Q")
+        self._accepted: array[int] = array("I")
+        self._verdicts: Counter[str] = Counter()
+
+    @property
+    def settled(self) -> int:
+        """Completions accepted."""
+        return len(self._accepted)
 
     def delivered(
-        self,
-        number: int,
-        job: int,
-        token: int,
-        attempt: int,
-        planned_ms: int,
-        due_ms: int,
-        now_ns: int,
+        self, now_ns: int, numbers: Sequence[int], deliveries: Sequence[Delivered]
     ) -> None:
-        """An execution came into this worker's hands at `now_ns`."""
-        if not self.deliveries[number]:
-            self.lags_us[number] = min(max(0, now_ns // 1000 - planned_ms * 1000), NEVER - 1)
-            self.jobs[number] = job
-            self.tokens[number] = token
-        elif self.jobs[number] != job:
-            self.foreign += 1
-        self.deliveries[number] = min(self.deliveries[number] + 1, MOST)
-        self.early += now_ns < max(planned_ms, due_ms) * 1_000_000
-        self.later_attempts += attempt > 1
+        """Executions came into this worker's hands at `now_ns`, in one answer."""
+        self._arrived_ns.append(now_ns)
+        self._sizes.append(len(numbers))
+        self._numbers.extend(numbers)
+        self._jobs.extend([int(delivery.job_id) for delivery in deliveries])
+        self._tokens.extend([delivery.token for delivery in deliveries])
+        self._attempts.extend([delivery.attempt for delivery in deliveries])
+        self._dues_ms.extend([delivery.due_ms for delivery in deliveries])
 
-    def reported(self, number: int, verdict: str) -> None:
-        """A completion was answered. `duplicate`: its first sending counted, unheard."""
-        self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
-        if verdict in ("accepted", "duplicate"):
-            self.settled += not self.accepts[number]
-            self.accepts[number] = min(self.accepts[number] + 1, MOST)
+    def reported(self, numbers: Sequence[int], verdicts: Sequence[str]) -> None:
+        """Completions were answered. `duplicate`: the first sending counted, unheard."""
+        assert len(numbers) == len(verdicts)
+        if verdicts.count("accepted") == len(verdicts):
+            self._verdicts["accepted"] += len(verdicts)
+            self._accepted.extend(numbers)
+            return
+        self._verdicts.update(verdicts)
+        self._accepted.extend(
+            number
+            for number, verdict in zip(numbers, verdicts, strict=True)
+            if verdict in ("accepted", "duplicate")
+        )
 
     def record(
         self, *, claims: int, reports: int, repeats: int, internal_errors: int
     ) -> WorkerRecord:
         """All of it, to be written down."""
         return WorkerRecord(
-            lags_us=self.lags_us.tobytes(),
-            deliveries=bytes(self.deliveries),
-            accepts=bytes(self.accepts),
-            jobs=self.jobs.tobytes(),
-            tokens=self.tokens.tobytes(),
-            early=self.early,
-            foreign=self.foreign,
-            later_attempts=self.later_attempts,
-            verdicts=self.verdicts,
+            arrived_ns=self._arrived_ns.tobytes(),
+            sizes=self._sizes.tobytes(),
+            numbers=self._numbers.tobytes(),
+            jobs=self._jobs.tobytes(),
+            tokens=self._tokens.tobytes(),
+            attempts=self._attempts.tobytes(),
+            dues_ms=self._dues_ms.tobytes(),
+            accepted=self._accepted.tobytes(),
+            verdicts=dict(self._verdicts),
             claims=claims,
             reports=reports,
             repeats=repeats,

@@ -10,16 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from timeball.bench.load.figures import Figures
+from timeball.bench.load.figures import MUST_NOT_BE, Figures
 
-NEVER = ("early", "lost", "double_accepted", "duplicates")
-"""What must be zero in every run."""
 _ELSEWHERE = ("settings", "versions", "machine", "account", "fire_lag_hdr")
 
 
 def failures(figures: Figures) -> list[str]:
     """What must never be, one line each."""
-    return [f"{name} = {figures[name]}" for name in NEVER if figures.get(name)]
+    return [f"{name} = {figures[name]}" for name in MUST_NOT_BE if figures.get(name)]
 
 
 def render(title: str, figures: Figures) -> None:
@@ -40,7 +38,7 @@ def render(title: str, figures: Figures) -> None:
     table.add_column(ratio=1)
     for name, value in figures.items():
         if name not in _ELSEWHERE:
-            broken = name in NEVER and value
+            broken = name in MUST_NOT_BE and value
             text = Text(_text(value), "bold red" if broken else "")
             table.add_row(name.replace("_", " "), text)
     console.print(table)
@@ -50,7 +48,8 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return " · ".join(f"{name} {_text(inner)}" for name, inner in value.items())
     if isinstance(value, list):
-        return ", ".join(_text(inner) for inner in value)
+        several_lines = any(isinstance(inner, dict) for inner in value)
+        return ("\n" if several_lines else ", ").join(_text(inner) for inner in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

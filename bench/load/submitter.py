@@ -9,35 +9,46 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from timeball.bench.load.connection import BUSY, Leaders, Line, watching
 from timeball.bench.load.control import Control, run_generator
-from timeball.bench.load.plan import Plan, write_payload
+from timeball.bench.load.plan import NUMBER_DIGITS, Plan, write_payload
 from timeball.bench.load.records import ACKNOWLEDGED, REFUSED, SubmitterRecord, write_record
 from timeball.client.messages import At
 
+NUMBER_SAMPLE = 7_000_000_007
+DUE_SAMPLE_MS = 2**48 + 0x0102_0304_0506
+"""Values that no other part of an encoded job contains."""
+KEY_CHARACTERS = 36
 PRELOADING = 8
 """Creates under way in preloaded mode."""
+LEAST_SLEEP_S = 0.001
+"""The loop's timers have whole milliseconds: it would go round and round in a shorter sleep."""
 MOST_US = 0xFFFF_FFFF
+OK = (200, 201)
 
 
-class _Job(msgspec.Struct, frozen=True, gc=False):
+class _Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     queue: str
     payload: str
     schedule: At
     partition_key: str
+    idempotency_key: str | None = None
 
 
 class _Jobs(msgspec.Struct, frozen=True, gc=False):
-    jobs: list[_Job]
+    jobs: msgspec.Raw
     request_id: str
 
 
 class _Created(msgspec.Struct, frozen=True, gc=False):
-    status: str
+    status: Literal["created", "duplicate", "refused"]
 
 
 class _AllCreated(msgspec.Struct, frozen=True, gc=False):
@@ -48,15 +59,52 @@ _encoder = msgspec.msgpack.Encoder()
 _created = msgspec.msgpack.Decoder(_AllCreated)
 
 
+class Jobs:
+    """Writes jobs: one is encoded, and for each other only what differs is replaced."""
+
+    def __init__(self, plan: Plan) -> None:
+        digits = f"{NUMBER_SAMPLE:0{NUMBER_DIGITS}d}"
+        sample = _encoder.encode(
+            _Job(
+                queue=plan.queue,
+                payload=write_payload(NUMBER_SAMPLE),
+                schedule=At(DUE_SAMPLE_MS),
+                partition_key=plan.partition_key,
+                idempotency_key=f"{plan.name}-{digits}".ljust(KEY_CHARACTERS, "k")
+                if plan.keyed
+                else None,
+            )
+        )
+        parts = sample.replace(b"%", b"%%").replace(digits.encode(), b"%(number)010d")
+        self._template = parts.replace(DUE_SAMPLE_MS.to_bytes(8, "big"), b"%(due)b")
+
+    def one(self, number: int, due_ms: int) -> bytes:
+        """One job."""
+        return self._template % {b"number": number, b"due": due_ms.to_bytes(8, "big")}
+
+    def several(self, numbers: range, dues_ms: Sequence[int]) -> bytes:
+        """An array of jobs."""
+        template = self._template
+        jobs = [
+            template % {b"number": number, b"due": due_ms.to_bytes(8, "big")}
+            for number, due_ms in zip(numbers, dues_ms, strict=True)
+        ]
+        return b"\xdc" + len(jobs).to_bytes(2, "big") + b"".join(jobs)
+
+
 class Submitter:
     """Sends its share of the batches."""
 
-    def __init__(self, plan: Plan, number: int, start_ms: int, lines: list[Line]) -> None:
+    def __init__(self, plan: Plan, number: int, start_ms: int, lines: Sequence[Line]) -> None:
         self._plan = plan
         self._name = f"{plan.name}-s{number}"
         self._start_ms = start_ms
+        self._steady = plan.mode == "steady"
         self._batches = range(number, plan.batches, plan.submitters)
-        self._lines = lines
+        self._lines = lines if self._steady else lines[:PRELOADING]
+        self._free = list(self._lines)
+        self._freed = asyncio.Event()
+        self._jobs = Jobs(plan)
         self._outcomes = bytearray(plan.total)
         self._lateness_us: array[int] = array("I")
         self._latency_us: array[int] = array("I")
@@ -65,67 +113,68 @@ class Submitter:
 
     async def submit_all(self) -> None:
         """Send everything and wait for every answer."""
-        free: asyncio.Queue[Line] = asyncio.Queue()
-        steady = self._plan.mode == "steady"
-        for line in self._lines if steady else self._lines[:PRELOADING]:
-            free.put_nowait(line)
-        async with asyncio.TaskGroup() as sending:
-            for batch in self._batches:
-                planned_ns = await self._instant(batch) if steady else 0
-                line = await free.get()
-                sending.create_task(self._submit(line, free, batch, planned_ns))
+        for batch in self._batches:
+            planned_ns = await self._instant(batch) if self._steady else 0
+            while not self._free:
+                await self._one_freed()
+            self._submit(self._free.pop(), batch, planned_ns)
+        while len(self._free) < len(self._lines):
+            await self._one_freed()
+
+    async def _one_freed(self) -> None:
+        self._freed.clear()
+        await self._freed.wait()
 
     async def _instant(self, batch: int) -> int:
-        """Wait for the batch's instant, epoch nanoseconds."""
+        """Wait for the batch's instant, epoch nanoseconds; there is no wait if it has come."""
         plan = self._plan
-        first = plan.numbers(batch)[0]
+        first = batch * plan.jobs_per_post
         offset_ms = first * 1000 / plan.rate - plan.ahead_ms
         planned_ns = self._start_ms * 1_000_000 + int(offset_ms * 1_000_000)
         while (wait_ns := planned_ns - time.time_ns()) > 0:  # noqa: ASYNC110 - wall clock
-            await asyncio.sleep(wait_ns / 1e9)
+            await asyncio.sleep(max(wait_ns / 1e9, LEAST_SLEEP_S))
         return planned_ns
 
-    async def _submit(
-        self, line: Line, free: asyncio.Queue[Line], batch: int, planned_ns: int
-    ) -> None:
+    def _submit(self, line: Line, batch: int, planned_ns: int) -> None:
         plan = self._plan
         numbers = plan.numbers(batch)
+        dues_ms = plan.dues_ms(self._start_ms, numbers)
         sent_ns = time.time_ns()
         if planned_ns:
             self._lateness_us.append(_us(sent_ns - planned_ns))
-        self._sent_after_due += sum(
-            plan.due_ms(self._start_ms, number) * 1_000_000 < sent_ns for number in numbers
-        )
-        try:
-            outcomes = await self._post(line, batch, numbers)
-        finally:
-            free.put_nowait(line)
-        self._latency_us.append(_us(time.time_ns() - sent_ns))
-        self._outcomes[numbers.start : numbers.stop] = outcomes
-        self.acknowledged += outcomes.count(ACKNOWLEDGED)
+        self._sent_after_due += bisect_left(dues_ms, -(-sent_ns // 1_000_000))
 
-    async def _post(self, line: Line, batch: int, numbers: range) -> bytes:
-        plan, start_ms = self._plan, self._start_ms
-        jobs = [
-            _Job(plan.queue, write_payload(n), At(plan.due_ms(start_ms, n)), plan.partition_key)
-            for n in numbers
-        ]
+        def answered(status: int, answer: bytes) -> None:
+            self._latency_us.append(_us(time.time_ns() - sent_ns))
+            self._account(numbers, status, answer)
+            self._free.append(line)
+            self._freed.set()
+
         request_id = f"{self._name}-{batch}"
         if plan.jobs_per_post == 1:
-            extra = b"Timeball-Request-Id: %s\r\n" % request_id.encode()
-            status, answer = await line.post(b"/v1/jobs", _encoder.encode(jobs[0]), extra)
-            if status in (200, 201):
-                return bytes([ACKNOWLEDGED])
+            extra = b"Timeball-Request-Id: %b\r\n" % request_id.encode()
+            line.post(b"/v1/jobs", self._jobs.one(batch, dues_ms[0]), answered, extra)
         else:
-            body = _encoder.encode(_Jobs(jobs, request_id))
-            status, answer = await line.post(b"/v1/jobs/batch", body)
-            if status == 200:
-                return bytes(
+            jobs = msgspec.Raw(self._jobs.several(numbers, dues_ms))
+            line.post(b"/v1/jobs/batch", _encoder.encode(_Jobs(jobs, request_id)), answered)
+
+    def _account(self, numbers: range, status: int, answer: bytes) -> None:
+        """Note what became of a batch. In an open loop, what is refused is not sent again."""
+        if status not in OK:
+            assert status in BUSY, f"create: {status} {answer[:500]!r}"
+            outcomes = bytes([REFUSED]) * len(numbers)
+        elif self._plan.jobs_per_post == 1:
+            outcomes = bytes([ACKNOWLEDGED])
+        else:
+            outcomes = bytes(
+                [
                     REFUSED if result.status == "refused" else ACKNOWLEDGED
                     for result in _created.decode(answer).results
-                )
-        assert status in BUSY, f"create: {status} {answer[:500]!r}"
-        return bytes([REFUSED]) * len(numbers)
+                ]
+            )
+        assert len(outcomes) == len(numbers)
+        self._outcomes[numbers.start : numbers.stop] = outcomes
+        self.acknowledged += outcomes.count(ACKNOWLEDGED)
 
     def record(self, began_ns: int, ended_ns: int) -> SubmitterRecord:
         """All of it, to be written down; `ended_ns` is 0 when it was stopped before its end."""

@@ -7,18 +7,21 @@ when a handler could begin, and completed in batches, several of them under way 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 from timeball.bench.load.connection import BUSY, Leaders, Line, watching
 from timeball.bench.load.control import Control, run_generator
-from timeball.bench.load.plan import Plan, read_payload
-from timeball.bench.load.records import Tally, write_record
-from timeball.client.messages import Claim
+from timeball.bench.load.plan import NUMBER_DIGITS, Plan
+from timeball.bench.load.records import Log, write_record
+from timeball.client.messages import Claim, ReportVerdict
 
+OK = 200
+REQUEST_DIGITS = 10
 BUSY_PAUSE_S = 0.05
 """Before a request is repeated that the cluster had no room for."""
 FINISH_S = 10.0
@@ -50,7 +53,7 @@ class _Successes(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Report(msgspec.Struct, frozen=True, gc=False):
-    verdict: str
+    verdict: ReportVerdict
 
 
 class _Reports(msgspec.Struct, frozen=True, gc=False):
@@ -63,94 +66,108 @@ _reports = msgspec.msgpack.Decoder(_Reports)
 
 
 class LoadWorker:
-    """Claims, stamps and completes."""
+    """Claims, stamps and completes; from callback to callback, with no task of its own."""
 
-    def __init__(self, plan: Plan, number: int, start_ms: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        number: int,
+        reporters: Iterable[Line],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
         self._plan = plan
         self._name = f"{plan.name}-w{number}"
-        self._start_ms = start_ms
-        self.tally = Tally(plan.total)
+        self._call_later = call_later
+        claim = Claim(
+            queue=plan.queue,
+            worker=self._name,
+            max_executions=plan.executions_per_claim,
+            wait_ms=plan.wait_ms,
+            lease_ms=plan.lease_ms,
+            request_id=f"{self._name}-{0:0{REQUEST_DIGITS}d}",
+        )
+        self._claim_head = _encoder.encode(claim)[:-REQUEST_DIGITS]
+        """A claim up to the number that ends its request id."""
+        self.log = Log()
         self.claims = 0
         self.reports = 0
-        self._done: deque[tuple[int, _Success]] = deque()
-        self._work = asyncio.Event()
-        self._reporting = 0
-        self._idle = asyncio.Event()
+        self._numbers: list[int] = []
+        self._successes: list[_Success] = []
+        """What was delivered and is not reported yet, with its numbers beside."""
+        self._gathering = False
+        self._free = list(reporters)
+        self._reporters = len(self._free)
+        self._stopping = False
+        self._finished = asyncio.Event()
 
-    async def poll(self, line: Line) -> None:
-        """Claim until cancelled."""
-        plan = self._plan
-        while True:
+    def poll(self, line: Line) -> None:
+        """Claim on this line, again and again until `finish`."""
+
+        def claim() -> None:
+            if self._stopping:
+                return
             self.claims += 1
-            claim = Claim(
-                queue=plan.queue,
-                worker=self._name,
-                max_executions=plan.executions_per_claim,
-                wait_ms=plan.wait_ms,
-                lease_ms=plan.lease_ms,
-                request_id=f"{self._name}-{self.claims}",
-            )
-            status, body = await line.post(b"/v1/claims", _encoder.encode(claim))
-            if status == 200:
-                self._deliver(_claimed.decode(body).executions)
-            elif status in BUSY:
-                await asyncio.sleep(BUSY_PAUSE_S)
+            line.post(b"/v1/claims", b"%b%010d" % (self._claim_head, self.claims), answered)
+
+        def answered(status: int, body: bytes) -> None:
+            if status == OK:
+                executions = _claimed.decode(body).executions
+                if executions:
+                    self._deliver(executions)
+                claim()
             else:
-                raise AssertionError(f"claim: {status} {body[:500]!r}")
+                assert status in BUSY, f"claim: {status} {body[:500]!r}"
+                self._call_later(BUSY_PAUSE_S, claim)
+
+        claim()
+
+    async def finish(self) -> None:
+        """Claim no more, and wait until everything that was delivered is completed."""
+        self._stopping = True
+        self._look_whether_finished()
+        await self._finished.wait()
 
     def _deliver(self, executions: list[_Delivery]) -> None:
         now_ns = time.time_ns()
-        plan, tally, start_ms, done = self._plan, self.tally, self._start_ms, self._done
-        for execution in executions:
-            number = read_payload(execution.payload)
-            tally.delivered(
-                number,
-                int(execution.job_id),
-                execution.token,
-                execution.attempt,
-                plan.due_ms(start_ms, number),
-                execution.due_ms,
-                now_ns,
-            )
-            done.append((number, _Success(execution.execution_id, execution.token)))
-        if executions:
-            self._work.set()
+        numbers = [int(execution.payload[:NUMBER_DIGITS]) for execution in executions]
+        self.log.delivered(now_ns, numbers, executions)
+        self._numbers += numbers
+        self._successes += [_Success(e.execution_id, e.token) for e in executions]
+        if not self._gathering:
+            self._gathering = True
+            self._call_later(self._plan.gather_ms / 1000, self._report)
 
-    async def report(self, line: Line) -> None:
-        """Complete what was delivered, until cancelled."""
-        done, most = self._done, self._plan.completions_per_post
-        while True:
-            while not done:
-                self._work.clear()
-                if not self._reporting:
-                    self._idle.set()
-                await self._work.wait()
-            batch = [done.popleft() for _ in range(min(len(done), most))]
-            self._idle.clear()
-            self._reporting += 1
-            try:
-                await self._complete(line, batch)
-            finally:
-                self._reporting -= 1
+    def _report(self) -> None:
+        """Complete what was gathered, as far as reporters are free; others go on when they are."""
+        most = self._plan.completions_per_post
+        self._gathering = False
+        while self._successes and self._free:
+            body = _encoder.encode(_Successes(self._successes[:most]))
+            self._complete(self._free.pop(), self._numbers[:most], body)
+            del self._numbers[:most], self._successes[:most]
+        self._gathering = bool(self._successes)
 
-    async def _complete(self, line: Line, batch: list[tuple[int, _Success]]) -> None:
-        body = _encoder.encode(_Successes([success for _, success in batch]))
-        while True:
+    def _complete(self, line: Line, numbers: list[int], body: bytes) -> None:
+        def complete() -> None:
             self.reports += 1
-            status, answer = await line.post(b"/v1/executions/complete", body)
-            if status == 200:
-                break
-            assert status in BUSY, f"complete: {status} {answer[:500]!r}"
-            await asyncio.sleep(BUSY_PAUSE_S)
-        results = _reports.decode(answer).results
-        for (number, _), result in zip(batch, results, strict=True):
-            self.tally.reported(number, result.verdict)
+            line.post(b"/v1/executions/complete", body, answered)
 
-    async def finished(self) -> None:
-        """Wait until everything that was delivered is completed."""
-        while self._done or self._reporting:
-            self._idle.clear()
-            await self._idle.wait()
+        def answered(status: int, answer: bytes) -> None:
+            if status != OK:
+                assert status in BUSY, f"complete: {status} {answer[:500]!r}"
+                self._call_later(BUSY_PAUSE_S, complete)
+                return
+            self.log.reported(numbers, [r.verdict for r in _reports.decode(answer).results])
+            self._free.append(line)
+            if len(self._free) == 1 and self._gathering:
+                self._report()
+            self._look_whether_finished()
+
+        complete()
+
+    def _look_whether_finished(self) -> None:
+        if self._stopping and not self._successes and len(self._free) == self._reporters:
+            self._finished.set()
 
 
 async def work(plan: Plan, number: int, control: Control) -> None:
@@ -162,39 +179,26 @@ async def work(plan: Plan, number: int, control: Control) -> None:
     async with watching(lines):
         for line in lines:
             await line.connect()
-        start_ms = await control.ready()
-        worker = LoadWorker(plan, number, start_ms)
-        await _until_stopped(worker, control, pollers, reporters)
-    record = worker.tally.record(
+        worker = LoadWorker(plan, number, reporters, asyncio.get_running_loop().call_later)
+        await control.ready()
+        for line in pollers:
+            worker.poll(line)
+        telling = asyncio.create_task(control.report(lambda: worker.log.settled))
+        try:
+            await control.stopped()
+            with contextlib.suppress(TimeoutError):  # the account tells what is missing
+                async with asyncio.timeout(FINISH_S):
+                    await worker.finish()
+        finally:
+            telling.cancel()
+    record = worker.log.record(
         claims=worker.claims,
         reports=worker.reports,
         repeats=sum(line.repeats for line in lines),
         internal_errors=sum(line.internal_errors for line in lines),
     )
     write_record(Path(plan.folder) / f"worker-{number}.record", record)
-    control.done(worker.tally.settled)
-
-
-async def _until_stopped(
-    worker: LoadWorker, control: Control, pollers: list[Line], reporters: list[Line]
-) -> None:
-    loop = asyncio.get_running_loop()
-    claiming = [loop.create_task(worker.poll(line)) for line in pollers]
-    others = [loop.create_task(worker.report(line)) for line in reporters]
-    others.append(loop.create_task(control.report(lambda: worker.tally.settled)))
-    stopped = loop.create_task(control.stopped())
-    try:
-        await asyncio.wait([stopped, *claiming, *others], return_when=asyncio.FIRST_COMPLETED)
-        for task in (stopped, *claiming, *others):
-            if task.done():
-                task.result()  # a defect of the generator is told, not hidden
-        for task in claiming:
-            task.cancel()
-        async with asyncio.timeout(FINISH_S):
-            await worker.finished()
-    finally:
-        for task in (stopped, *claiming, *others):
-            task.cancel()
+    control.done(worker.log.settled)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 A claim waits in its queue until there is work or its time is over. It is bound to
 executions only when the log asks for operations, so that each entry takes what is first
-by then; from there on the executions are in nobody else's reach until the verdict. An
-answer that nobody is left to take gives its leases back at once.
+by then; from there on the executions are in nobody else's reach until the verdict. It is
+answered in the very call that tells its verdict. An answer that nobody is left to take
+gives its leases back at once.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import asyncio
 import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import msgspec
 
 from timeball.cluster.dispatch.errors import NotServing, TooManyClaims
-from timeball.cluster.dispatch.leases import HELD, Leases
+from timeball.cluster.dispatch.leases import HELD, Lease, Leases
 from timeball.cluster.dispatch.ready import ReadyWork
 from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instruments, Timers
 from timeball.cluster.raft.errors import Expired, NotLeader, Overloaded
+from timeball.cluster.raft.interface import Proposer
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import Claim
 from timeball.cluster.state.records import Execution
@@ -38,16 +39,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int
 
 
-class Grant(msgspec.Struct, frozen=True, eq=False):
-    """One execution leased to the claim's worker, under its fencing token."""
-
-    execution: Execution
-    token: int
-    attempt: int
-    lease_ms: int
-
-
-Listener = asyncio.Future[list[Grant]]
+Listener = asyncio.Future[list[Lease]]
 
 
 class _Stage(enum.Enum):
@@ -69,6 +61,37 @@ class _Waiter:
         self.timer: Timer[_Waiter] | None = None
 
 
+class _Bound:
+    """A waiting claim bound to executions, on its way into the log and to its verdict.
+
+    It takes the place of a future, whose callbacks would run a turn of the loop later.
+    """
+
+    __slots__ = ("_claims", "_settled", "taken", "waiter")
+
+    def __init__(self, claims: WaitingClaims, waiter: _Waiter, taken: list[Execution]) -> None:
+        self._claims = claims
+        self._settled = False
+        self.waiter = waiter
+        self.taken = taken
+
+    def done(self) -> bool:
+        return self._settled
+
+    def set_result(self, tokens: object) -> None:
+        assert isinstance(tokens, list)
+        self._settle()
+        self._claims.granted(self.waiter, self.taken, tokens)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._settle()
+        self._claims.not_granted(self.waiter, self.taken, error)
+
+    def _settle(self) -> None:
+        assert not self._settled, "one verdict for each"
+        self._settled = True
+
+
 class WaitingClaims:
     """The claims that wait on this leader, first come first served in each queue."""
 
@@ -83,11 +106,13 @@ class WaitingClaims:
         instruments: Instruments,
         *,
         now_ms: Callable[[], int],
+        let_go: Callable[[Sequence[Execution]], None],
         derive: Callable[[Sequence[Execution]], None],
         earlier: Callable[[int], None],
     ) -> None:
-        """`now_ms` is the present for due times; `derive` is asked to place executions anew
-        whose claim came to nothing; `earlier` is told of a deadline on the monotonic clock."""
+        """`now_ms` is the present for due times. `let_go` is told of executions that were
+        bound to a claim and are no more; then `derive` places those anew whose claim came
+        to nothing. `earlier` is told of a deadline on the monotonic clock."""
         self._state = state
         self._ready = ready
         self._leases = leases
@@ -96,6 +121,7 @@ class WaitingClaims:
         self._settings = settings
         self._instruments = instruments
         self._now_ms = now_ms
+        self._let_go = let_go
         self._derive = derive
         self._earlier = earlier
         self._queues: dict[str, OrderedDict[_Waiter, None]] = {}
@@ -104,8 +130,6 @@ class WaitingClaims:
         """Queues with both claims and work, the one whose turn it is first."""
         self._deadlines: TimingWheel[_Waiter] = TimingWheel(timers.monotonic_ms())
         self._closed = False
-        self.in_flight: set[Execution] = set()
-        """Executions bound to a claim whose verdict is not known yet."""
         self.count = 0
         """Claims that wait, over all queues."""
 
@@ -113,7 +137,7 @@ class WaitingClaims:
         """Claims that wait for work of a queue."""
         return len(self._queues.get(queue, ()))
 
-    async def claim(self, request: ClaimRequest) -> list[Grant]:
+    async def claim(self, request: ClaimRequest) -> list[Lease]:
         """Wait for executions; empty when none came in time.
 
         Raises TooManyClaims, NotServing, or OutcomeUnknown: then repeat with the same
@@ -121,8 +145,8 @@ class WaitingClaims:
         """
         recalled = self._recall(request.request_id)
         if recalled is not None:
-            for grant in recalled:
-                self._leases.answered(grant.execution)
+            for lease in recalled:
+                lease.answers += 1
             return recalled
         waiter = self._by_request.get(request.request_id)
         if waiter is None:
@@ -144,9 +168,14 @@ class WaitingClaims:
         if queue in self._queues:
             self._match(queue)
 
-    def bind(self) -> Iterator[tuple[Claim, int, asyncio.Future[object]]]:
-        """Bind waiting claims to ready work, one operation each, as long as asked."""
+    def bind(self) -> Iterator[tuple[Claim, int, Proposer]]:
+        """Bind waiting claims to ready work for one entry, one operation each."""
+        room = self._settings.executions_per_entry
         while self._matched and not self._closed:
+            if room <= 0:
+                # In the next turn: what is bound now is not written yet.
+                self._timers.call_soon(self._commit.wake)
+                break
             queue = next(iter(self._matched))
             waiters = self._queues.get(queue)
             taken: list[Execution] = []
@@ -157,12 +186,10 @@ class WaitingClaims:
             if not taken:
                 del self._matched[queue]
                 continue
+            room -= len(taken)
             self._matched.move_to_end(queue)
             self._unqueue(waiter)
             waiter.stage = _Stage.BOUND
-            self.in_flight.update(taken)
-            verdict: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            verdict.add_done_callback(partial(self._settle, waiter, taken))
             request = waiter.request
             operation = Claim(
                 request.worker,
@@ -170,11 +197,44 @@ class WaitingClaims:
                 request.lease_ms,
                 [(execution.job.id, execution.nominal_ms) for execution in taken],
             )
-            yield operation, len(taken), verdict
+            yield operation, len(taken), _Bound(self, waiter, taken)
 
-    def expire(self, limit: int) -> bool:
-        """Answer claims whose time is over, with nothing; True when more may be over."""
-        fired = self._deadlines.advance(self._timers.monotonic_ms(), limit)
+    def granted(self, waiter: _Waiter, taken: list[Execution], tokens: list[int]) -> None:
+        """The verdict on a bound claim: hand out the leases, put back what came to nothing."""
+        self._let_go(taken)
+        hold, monotonic_ms, now_ms = self._leases.hold, self._timers.monotonic_ms(), self._now_ms()
+        leases: list[Lease] = []
+        lags_ms: list[int] = []
+        refused: list[Execution] = []
+        for execution, token in zip(taken, tokens, strict=True):
+            if token and execution.token == token and execution.state in HELD:
+                leases.append(hold(execution, monotonic_ms))
+                lags_ms.append(now_ms - execution.due_ms)
+            else:
+                refused.append(execution)
+        self._put_back(refused)
+        self._instruments.observe_claim(lags_ms, len(refused))
+        recalled = leases or self._recall(waiter.request.request_id)
+        if recalled is None:
+            self._try_again(waiter)
+        else:
+            self._answer(waiter, recalled)
+
+    def not_granted(self, waiter: _Waiter, taken: list[Execution], error: BaseException) -> None:
+        """There is no verdict on a bound claim; unless the outcome is open, it waits on."""
+        self._let_go(taken)
+        self._put_back(taken)
+        if isinstance(error, Overloaded | Expired) and not self._closed:
+            self._try_again(waiter)
+        elif isinstance(error, NotLeader):
+            self._fail(waiter, NotServing("this node leads no more"))
+        else:
+            self._fail(waiter, error)
+
+    def expire(self, now_ms: int, limit: int) -> bool:
+        """Answer claims whose time is over by the monotonic clock, with nothing; True when
+        more may be over."""
+        fired = self._deadlines.advance(now_ms, limit)
         for waiter in fired:
             waiter.timer = None
             if waiter.stage is _Stage.WAITING:
@@ -183,7 +243,7 @@ class WaitingClaims:
         return len(fired) >= limit
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `expire` next, on the monotonic clock."""
+        """When to call `expire` next."""
         return self._deadlines.next_expiry()
 
     def close(self) -> None:
@@ -242,51 +302,14 @@ class WaitingClaims:
             self._matched[queue] = None
         self._commit.wake()
 
-    def _settle(
-        self, waiter: _Waiter, taken: list[Execution], verdict: asyncio.Future[object]
-    ) -> None:
-        """The verdict on a bound claim: hand out the grants, put back what came to nothing."""
-        self.in_flight.difference_update(taken)
-        error = verdict.exception()
-        if error is not None:
-            self._put_back(taken)
-            self._settle_failure(waiter, error)
-            return
-        tokens = verdict.result()
-        assert isinstance(tokens, list)
-        grants: list[Grant] = []
-        refused: list[Execution] = []
-        for execution, token in zip(taken, tokens, strict=True):
-            if token and execution.token == token and execution.state in HELD:
-                grants.append(_grant(execution))
-            else:
-                refused.append(execution)
-        self._put_back(refused)
-        now_ms = self._now_ms()
-        self._instruments.observe_claim(
-            [now_ms - grant.execution.due_ms for grant in grants], len(refused)
-        )
-        recalled = grants or self._recall(waiter.request.request_id)
-        if recalled is None:
-            self._try_again(waiter)
-        else:
-            self._answer(waiter, recalled)
-
-    def _recall(self, request_id: str) -> list[Grant] | None:
+    def _recall(self, request_id: str) -> list[Lease] | None:
         """What the claim of this id was granted before and still holds; None if unknown."""
         remembered = self._state.remembered_claim(request_id) if request_id else None
         if remembered is None:
             return None
+        monotonic_ms = self._timers.monotonic_ms()
         held = [self._state.execution(job, nominal_ms) for job, nominal_ms, _ in remembered]
-        return [_grant(execution) for execution in held if execution is not None]
-
-    def _settle_failure(self, waiter: _Waiter, error: BaseException) -> None:
-        if isinstance(error, Overloaded | Expired) and not self._closed:
-            self._try_again(waiter)
-        elif isinstance(error, NotLeader):
-            self._fail(waiter, NotServing("this node leads no more"))
-        else:
-            self._fail(waiter, error)
+        return [self._leases.hold(one, monotonic_ms) for one in held if one is not None]
 
     def _put_back(self, executions: Sequence[Execution]) -> None:
         if executions and not self._closed:
@@ -301,17 +324,17 @@ class WaitingClaims:
         else:
             self._queue(waiter, first=True)
 
-    def _answer(self, waiter: _Waiter, grants: list[Grant]) -> None:
+    def _answer(self, waiter: _Waiter, leases: list[Lease]) -> None:
         self._finish(waiter)
         listeners = [listener for listener in waiter.listeners if not listener.done()]
-        if not self._closed:
-            for grant in grants:
-                for _ in listeners:
-                    self._leases.answered(grant.execution)
-                if not listeners:
-                    self._leases.give_back(grant.execution, grant.token)
+        answers = len(listeners)
+        for lease in leases:
+            lease.answers += answers
+        if not listeners and not self._closed:
+            for lease in leases:
+                self._leases.give_back(lease.execution, lease.token)
         for listener in listeners:
-            listener.set_result(grants)
+            listener.set_result(leases)
 
     def _fail(self, waiter: _Waiter, error: BaseException) -> None:
         self._finish(waiter)
@@ -329,16 +352,10 @@ class WaitingClaims:
         """A caller has gone away, at whatever stage."""
         if listener.done() and not listener.cancelled():
             if listener.exception() is None and not self._closed:
-                for grant in listener.result():
-                    self._leases.give_back(grant.execution, grant.token)
+                for lease in listener.result():
+                    self._leases.give_back(lease.execution, lease.token)
             return
         waiter.listeners.remove(listener)
         if not waiter.listeners and waiter.stage is _Stage.WAITING:
             self._unqueue(waiter)
             self._finish(waiter)
-
-
-def _grant(execution: Execution) -> Grant:
-    assert execution.attempts is not None
-    lease_ms = execution.attempts[-1].lease_ms
-    return Grant(execution, execution.token, execution.attempts_used, lease_ms)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from timeball.cluster.dispatch.claims import ClaimRequest, Grant
+from timeball.cluster.dispatch.claims import ClaimRequest
 from timeball.cluster.dispatch.duty import Duty
 from timeball.cluster.dispatch.errors import NotServing
-from timeball.cluster.dispatch.leases import Heartbeat
+from timeball.cluster.dispatch.leases import Heartbeat, Lease
 from timeball.cluster.dispatch.seams import (
     Commit,
     DispatchSettings,
@@ -18,7 +18,7 @@ from timeball.cluster.dispatch.seams import (
 )
 from timeball.cluster.state.machine import Applied, StateMachine
 
-__all__ = ["ClaimRequest", "Dispatcher", "Grant", "Heartbeat"]
+__all__ = ["ClaimRequest", "Dispatcher", "Heartbeat", "Lease"]
 
 
 class Dispatcher:
@@ -76,7 +76,7 @@ class Dispatcher:
         if self._duty is not None:
             self._duty.applied(applied.touched)
 
-    async def claim(self, request: ClaimRequest) -> list[Grant]:
+    async def claim(self, request: ClaimRequest) -> list[Lease]:
         """Lease due executions, waiting up to `wait_ms` for the first; empty when none came.
 
         Raises NotServing, TooManyClaims, or OutcomeUnknown (repeat with the same request
@@ -84,11 +84,11 @@ class Dispatcher:
         """
         return await self._serving().claims.claim(request)
 
-    def release_unused(self, grants: Sequence[Grant]) -> None:
-        """The answer that carried these grants could not be delivered: give them back."""
+    def release_unused(self, leases: Sequence[Lease]) -> None:
+        """The answer that carried these leases could not be delivered: give them back."""
         if self._duty is not None:
-            for grant in grants:
-                self._duty.leases.give_back(grant.execution, grant.token)
+            for lease in leases:
+                self._duty.leases.give_back(lease.execution, lease.token)
 
     def heartbeat(self, job: int, nominal_ms: int, token: int) -> Heartbeat:
         """Extend a lease by its own length from now. Raises NotServing."""

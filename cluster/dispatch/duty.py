@@ -53,8 +53,9 @@ class Duty:
         self._settings = settings
         self._instruments = instruments
         self._wheel: TimingWheel[Item] = TimingWheel(max(self.now_ms(), 0))
-        self._armed: dict[Item, Timer[Item]] = {}
-        """The one live timer of each near execution and timetable."""
+        self._places: dict[Item, Timer[Item] | None] = {}
+        """Where each scheduled execution and timetable is that has left its bucket: its one
+        live timer in the wheel, or None: it is ready, or bound to a claim under way."""
         self._loaded_to_ms = 0
         """Due times before this are in the wheel or on their way; later ones in the buckets."""
         self._to_load: deque[Iterator[Item]] = deque()
@@ -66,7 +67,7 @@ class Duty:
         self.leases = Leases(state, commit, timers, settings, instruments)
         self.claims = WaitingClaims(
             state, self.ready, self.leases, commit, timers, settings, instruments,
-            now_ms=self.now_ms, derive=self._derive_again, earlier=self._wake_by,
+            now_ms=self.now_ms, let_go=self._let_go, derive=self.applied, earlier=self._wake_by,
         )  # fmt: skip
         self.planner = Planner(
             state, commit, timers, settings, instruments, derive=self._derive_job
@@ -91,19 +92,32 @@ class Duty:
         self.planner.close()
         self.leases.close()
         self._to_load.clear()
-        self._armed.clear()
+        self._places.clear()
 
     def applied(self, touched: Iterable[Item]) -> None:
         """The log changed these records: derive anew what is to happen to each."""
         now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
+        hold, drop, places = self.leases.hold, self.leases.drop, self._places
+        scheduled: list[Execution] = []
         for record in touched:
-            if type(record) is Execution:
-                self._derive_execution(record, now_ms, monotonic_ms)
-            else:
+            if type(record) is not Execution:
                 assert isinstance(record, Job)
                 self.planner.moved(record)
                 self._derive_job(record)
-        self._arm()
+                continue
+            state = record.state
+            if state is _SCHEDULED:
+                if record.token:  # else it was never leased
+                    drop(record)
+                scheduled.append(record)
+            elif state is _LEASED or state is _RUNNING:
+                if record in places:
+                    self._take_out(record)
+                hold(record, monotonic_ms)
+            elif not drop(record):
+                self._withdraw(record)
+        self._place(scheduled, now_ms)
+        self._arm(now_ms, monotonic_ms)
 
     def source(self, log_time_ms: int) -> Iterator[tuple[Any, int, Any]]:
         """What goes into the entry that is put together now: claims, bound to what is due."""
@@ -113,87 +127,74 @@ class Duty:
                 self._wake_by(self._timers.monotonic_ms())
             yield from self.claims.bind()
 
-    def _derive_execution(self, execution: Execution, now_ms: int, monotonic_ms: int) -> None:
-        """One place for each: in flight, leased, ready, in the wheel, or in its bucket."""
-        state = execution.state
-        in_flight = execution in self.claims.in_flight
-        if state is _LEASED or state is _RUNNING:
-            if not in_flight:
-                self._withdraw(execution)
-            self.leases.hold(execution, monotonic_ms)
-            return
-        was_held = self.leases.drop(execution)
-        if state is _SCHEDULED:
-            if not in_flight:  # else its claim's verdict, on the way, decides
-                self._place(execution, now_ms)
-        elif not was_held:
-            self._withdraw(execution)
-
-    def _withdraw(self, execution: Execution) -> None:
-        """Neither ready nor to become so."""
-        self._disarm(execution)
-        self.ready.discard(execution)
-
-    def _derive_again(self, executions: Sequence[Execution]) -> None:
-        """Place executions whose claim came to nothing; the log has not touched them."""
-        now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
+    def _place(self, executions: Sequence[Execution], now_ms: int) -> None:
+        """Scheduled executions: to the ready queue, the wheel, or left in their buckets."""
+        places, insert, loaded_to_ms = self._places, self._wheel.insert, self._loaded_to_ms
+        due: list[Execution] = []
         for execution in executions:
-            self._derive_execution(execution, now_ms, monotonic_ms)
-        self._arm()
+            if execution in places and not self._take_out(execution):
+                continue
+            due_ms = execution.due_ms
+            if due_ms <= now_ms:
+                due.append(execution)
+            elif due_ms < loaded_to_ms:
+                places[execution] = insert(due_ms, execution)
+        if due:
+            self._make_ready(due)
 
-    def _place(self, execution: Execution, now_ms: int) -> None:
-        """A scheduled execution: to the ready queue, the wheel, or left in its bucket."""
-        due_ms = execution.due_ms
-        if due_ms <= now_ms:
-            self._disarm(execution)
-            self._make_ready(execution)
-            return
-        self.ready.discard(execution)
-        self._set_timer(execution, due_ms)
+    def _make_ready(self, executions: Sequence[Execution]) -> None:
+        self._places.update(dict.fromkeys(executions))
+        for queue in self.ready.push(executions):
+            self.claims.work_came(queue)
 
-    def _derive_job(self, job: Job) -> None:
-        if job.timetable_ended or self.planner.is_under_way(job):
-            self._disarm(job)
-        elif job.planned_ms <= self.now_ms():
-            self._disarm(job)
-            self.planner.due(job)
-        else:
-            self._set_timer(job, job.planned_ms)
+    def _withdraw(self, item: Item) -> None:
+        """Neither ready nor to become so."""
+        if item in self._places:
+            self._take_out(item)
 
-    def _set_timer(self, item: Item, due_ms: int) -> None:
-        armed = self._armed.get(item)
-        if armed is not None and armed.due_ms == due_ms:
-            return
-        self._disarm(item)
-        if due_ms < self._loaded_to_ms:
-            self._armed[item] = self._wheel.insert(due_ms, item)
-
-    def _disarm(self, item: Item) -> None:
-        timer = self._armed.pop(item, None)
+    def _take_out(self, item: Item) -> bool:
+        """Take an item out of its place; False if a claim has it, whose verdict decides."""
+        timer = self._places[item]
         if timer is not None:
             self._wheel.cancel(timer)
+        else:
+            assert type(item) is Execution, "timetables have timers"
+            if not self.ready.discard(item):
+                return False
+        del self._places[item]
+        return True
 
-    def _make_ready(self, execution: Execution) -> None:
-        self.ready.push(execution)
-        self.claims.work_came(execution.job.queue)
+    def _let_go(self, executions: Sequence[Execution]) -> None:
+        """A claim under way has them no more."""
+        if not self._closed:
+            for execution in executions:
+                del self._places[execution]
+
+    def _derive_job(self, job: Job) -> None:
+        self._withdraw(job)
+        if job.timetable_ended or self.planner.is_under_way(job):
+            return
+        if job.planned_ms <= self.now_ms():
+            self.planner.due(job)
+        elif job.planned_ms < self._loaded_to_ms:
+            self._places[job] = self._wheel.insert(job.planned_ms, job)
 
     def _fire(self, now_ms: int) -> bool:
         """Take what is due out of the wheel; True when there is more."""
         fired = self._wheel.advance(now_ms, self._settings.step)
-        oldest_ms, count = now_ms, 0
+        due: list[Execution] = []
         for item in fired:
-            del self._armed[item]
             if type(item) is Execution:
                 assert item.state is _SCHEDULED, "a timer outlived its reason"
                 assert item.due_ms <= now_ms, "never early"
-                oldest_ms = min(oldest_ms, item.due_ms)
-                count += 1
-                self._make_ready(item)
+                due.append(item)
             else:
                 assert isinstance(item, Job)
+                del self._places[item]
                 self.planner.due(item)
-        if count:
-            self._instruments.observe_wheel_lag(now_ms - oldest_ms, count)
+        if due:
+            self._make_ready(due)
+            self._instruments.observe_wheel_lag(now_ms - due[0].due_ms, len(due))
         return len(fired) >= self._settings.step
 
     def _tick(self) -> None:
@@ -201,30 +202,30 @@ class Duty:
         self._wakeup = None
         if self._closed:
             return
-        self._watch_clocks()
-        now_ms, step = self.now_ms(), self._settings.step
+        now_ms, monotonic_ms = self._read_clocks()
+        step = self._settings.step
         self._look_ahead(now_ms)
-        self._load(now_ms)
+        self._load(now_ms, monotonic_ms)
         more = self._fire(now_ms)
         self.planner.step(now_ms)
-        more |= self.leases.advance(step)
-        more |= self.claims.expire(step)
-        self._arm(soon=more)
+        more |= self.leases.advance(monotonic_ms, step)
+        more |= self.claims.expire(monotonic_ms, step)
+        self._arm(now_ms, monotonic_ms, soon=more)
 
     def _look_ahead(self, now_ms: int) -> None:
         """Put the buckets that come up within the horizon on the list to load."""
+        if now_ms + self._settings.horizon_ms < self._loaded_to_ms:
+            return
         pending, timetables = self._state.pending, self._state.timetables
         width_ms = pending.width_ms
         assert timetables.width_ms == width_ms, "one frontier serves both"
         last_ms = pending.start_of(now_ms + self._settings.horizon_ms)
-        if last_ms < self._loaded_to_ms:
-            return
         from_ms = self._loaded_to_ms or None
         self._to_load.append(_items(pending.upto(last_ms, from_ms=from_ms)))
         self._to_load.append(_items(timetables.upto(last_ms, from_ms=from_ms)))
         self._loaded_to_ms = last_ms + width_ms
 
-    def _load(self, now_ms: int) -> None:
+    def _load(self, now_ms: int, monotonic_ms: int) -> None:
         """Take up some of the records on the list."""
         room = self._settings.step
         while self._to_load and room:
@@ -232,32 +233,35 @@ class Duty:
             if not records:
                 self._to_load.popleft()
             room -= len(records)
-            for record in records:
-                self._take_up(record, now_ms)
+            self._take_up(records, now_ms, monotonic_ms)
 
-    def _take_up(self, record: Item, now_ms: int) -> None:
-        """Derive what an earlier leader, or a far bucket, left to be done with a record."""
-        if type(record) is not Execution:
-            assert isinstance(record, Job)
-            self._derive_job(record)
-        elif record.state in HELD:
-            self.leases.hold(record, now_ms=now_ms)
-        elif record.state is _SCHEDULED and record not in self.claims.in_flight:
-            self._place(record, now_ms)
+    def _take_up(self, records: Iterable[Item], now_ms: int, monotonic_ms: int) -> None:
+        """Derive what an earlier leader, or a far bucket, left to be done with records."""
+        scheduled: list[Execution] = []
+        for record in records:
+            if type(record) is not Execution:
+                assert isinstance(record, Job)
+                self._derive_job(record)
+            elif record.state in HELD:
+                self.leases.hold(record, monotonic_ms, now_ms=now_ms)
+            elif record.state is _SCHEDULED:
+                scheduled.append(record)
+        self._place(scheduled, now_ms)
 
-    def _arm(self, *, soon: bool = False) -> None:
+    def _arm(self, now_ms: int, monotonic_ms: int, *, soon: bool = False) -> None:
         """See that the next tick comes when there is something to do, or to look at."""
-        now_ms = self._timers.monotonic_ms()
-        at_ms = now_ms + self._settings.longest_wait_ms
         if soon or self._to_load or self.planner.has_due:
-            at_ms = now_ms
-        else:
-            due_ms = self._wheel.next_expiry()
-            if due_ms is not None:
-                at_ms = min(at_ms, now_ms + due_ms - self.now_ms())
-            for expiry_ms in (self.leases.next_expiry_ms(), self.claims.next_deadline_ms()):
-                if expiry_ms is not None:
-                    at_ms = min(at_ms, expiry_ms)
+            self._wake_by(monotonic_ms)
+            return
+        if self._wakeup is not None and self._wake_at_ms <= monotonic_ms + 1:
+            return  # nothing that lies ahead can be sooner
+        at_ms = monotonic_ms + self._settings.longest_wait_ms
+        due_ms = self._wheel.next_expiry()
+        if due_ms is not None:
+            at_ms = min(at_ms, monotonic_ms + due_ms - now_ms)
+        for expiry_ms in (self.leases.next_expiry_ms(), self.claims.next_deadline_ms()):
+            if expiry_ms is not None:
+                at_ms = min(at_ms, expiry_ms)
         self._wake_by(at_ms)
 
     def _wake_by(self, at_ms: int) -> None:
@@ -275,13 +279,14 @@ class Duty:
         else:
             self._wakeup = self._timers.call_later(delay_ms, self._tick)
 
-    def _watch_clocks(self) -> None:
-        """Report a wall clock that has stepped since the last look."""
+    def _read_clocks(self) -> tuple[int, int]:
+        """Both clocks; a wall clock that has stepped since the last look is reported."""
         wall_ms, monotonic_ms = self._wall_clock_ms(), self._timers.monotonic_ms()
         step_ms = (wall_ms - self._clocks[0]) - (monotonic_ms - self._clocks[1])
         self._clocks = (wall_ms, monotonic_ms)
         if abs(step_ms) >= self._settings.clock_step_ms:
             self._instruments.clock_stepped(step_ms)
+        return max(self._state.log_time_ms, wall_ms), monotonic_ms
 
 
 def _items(buckets: Iterable[tuple[int, Sequence[Item]]]) -> Iterator[Item]:

@@ -1,8 +1,11 @@
 """How long each lease still runs, in the leader's memory and on its monotonic clock.
 
 A lease begins anew with every leader, so time without one ends no lease; and a step of
-the wall clock neither ends nor prolongs any. Heartbeats only move a number: the timer in
-the wheel stays where it is and looks again when it fires.
+the wall clock neither ends nor prolongs any.
+
+Leases that were granted together end together, so all that end at one instant share one
+timer. Heartbeats only move a number: the lease stays with those it was granted with, and
+when their instant comes, it joins those that end when it does by then.
 """
 
 from __future__ import annotations
@@ -30,22 +33,26 @@ class Heartbeat(msgspec.Struct, frozen=True):
     lease_remaining_ms: int = 0
 
 
-class _Hold(msgspec.Struct, eq=False, gc=False):
-    """One live lease. Instants are of the monotonic clock, in milliseconds.
+class Lease(msgspec.Struct, eq=False, gc=False):
+    """One execution leased to a claim's worker, under its fencing token.
 
-    `limit_ms` is where the attempt's timeout ends it, whatever heartbeats say. `answers`
-    counts the claim answers that carry it and may still arrive.
+    Only `Leases` changes it, and what it says of the grant never changes. Instants are of
+    the monotonic clock, in milliseconds.
     """
 
     execution: Execution
     token: int
+    attempt: int
     lease_ms: int
-    deadline_ms: int
     limit_ms: int | None
-    timer: Timer[_Hold] | None = None
+    """Where the attempt's timeout ends it, whatever heartbeats say."""
+    deadline_ms: int
+    look_ms: int
+    """When it is looked at next: its deadline, as it was when that was decided."""
+    answers: int = 0
+    """Claim answers that carry it and may still arrive."""
     ending: bool = False
     start_proposed: bool = False
-    answers: int = 0
 
     def extend(self, now_ms: int) -> None:
         """One lease from now, within the attempt's timeout."""
@@ -53,6 +60,7 @@ class _Hold(msgspec.Struct, eq=False, gc=False):
         self.deadline_ms = end if self.limit_ms is None else min(end, self.limit_ms)
 
     def name(self) -> tuple[int, int, int]:
+        """What operations call it."""
         return (self.execution.job.id, self.execution.nominal_ms, self.token)
 
 
@@ -70,66 +78,77 @@ class Leases:
         self._state = state
         self._timers = timers
         self._instruments = instruments
-        self._wheel: TimingWheel[_Hold] = TimingWheel(timers.monotonic_ms())
-        self._holds: dict[Execution, _Hold] = {}
-        self._expiries: Outbox[_Hold] = Outbox(
+        self._live: dict[Execution, Lease] = {}
+        self._looks: dict[int, dict[Lease, None]] = {}
+        """Leases by the instant at which to look at them, in order of coming."""
+        self._wheel: TimingWheel[int] = TimingWheel(timers.monotonic_ms())
+        """These instants."""
+        self._look_timers: dict[int, Timer[int]] = {}
+        self._expiries: Outbox[Lease] = Outbox(
             "expire", commit, timers, settings, instruments,
             build=self._expire, wanted=self._is_live,
         )  # fmt: skip
-        self._starts: Outbox[_Hold] = Outbox(
+        self._starts: Outbox[Lease] = Outbox(
             "start", commit, timers, settings, instruments,
-            build=lambda holds: Start([hold.name() for hold in holds]),
-            wanted=lambda hold: (
-                self._is_live(hold) and hold.execution.state is ExecutionState.LEASED
+            build=lambda leases: Start([lease.name() for lease in leases]),
+            wanted=lambda lease: (
+                self._is_live(lease) and lease.execution.state is ExecutionState.LEASED
             ),
         )  # fmt: skip
-        self._releases: Outbox[_Hold] = Outbox(
+        self._releases: Outbox[Lease] = Outbox(
             "release", commit, timers, settings, instruments,
-            build=lambda holds: Release([hold.name() for hold in holds]), wanted=self._is_live,
+            build=lambda leases: Release([lease.name() for lease in leases]),
+            wanted=self._is_live,
         )  # fmt: skip
 
     def __len__(self) -> int:
         """Live leases known so far."""
-        return len(self._holds)
+        return len(self._live)
 
-    def hold(
-        self, execution: Execution, monotonic_ms: int | None = None, *, now_ms: int | None = None
-    ) -> _Hold:
-        """See that a leased execution has its timer; a lease begins when first seen.
+    def hold(self, execution: Execution, monotonic_ms: int, *, now_ms: int | None = None) -> Lease:
+        """The lease of a leased execution; it begins at `monotonic_ms` when first seen.
 
-        `monotonic_ms` is given by who has read that clock already, for many. `now_ms` is
-        given for a lease that an earlier leader granted: how much of the attempt's timeout
-        is over by then (never less than one lease remains).
+        `now_ms` is given for a lease that an earlier leader granted: how much of the
+        attempt's timeout is over by then (never less than one lease remains).
         """
-        known = self._holds.get(execution)
+        token = execution.token
+        known = self._live.get(execution)
         if known is not None:
-            if known.token == execution.token:
+            if known.token == token:
                 return known
             self.drop(execution)
         assert execution.state in HELD
         assert execution.attempts is not None, "a token was granted, so there is an attempt"
         attempt = execution.attempts[-1]
-        if monotonic_ms is None:
-            monotonic_ms = self._timers.monotonic_ms()
-        monotonic_ms += 1  # a millisecond that has begun is not over
-        limit: int | None = None
+        lease_ms = attempt.lease_ms
+        begin_ms = monotonic_ms + 1  # a millisecond that has begun is not over
+        deadline_ms = begin_ms + lease_ms
+        limit_ms: int | None = None
         if timeout_ms := execution.job.timeout_ms:
             over = 0 if now_ms is None else max(now_ms - attempt.claimed_ms, 0)
-            limit = monotonic_ms + min(timeout_ms, max(timeout_ms - over, attempt.lease_ms))
-        hold = _Hold(execution, execution.token, attempt.lease_ms, 0, limit)
-        hold.extend(monotonic_ms)
-        hold.timer = self._wheel.insert(hold.deadline_ms, hold)
-        self._holds[execution] = hold
-        return hold
+            limit_ms = begin_ms + min(timeout_ms, max(timeout_ms - over, lease_ms))
+            deadline_ms = min(deadline_ms, limit_ms)
+        lease = self._live[execution] = Lease(
+            execution, token, execution.attempts_used, lease_ms, limit_ms, deadline_ms, deadline_ms
+        )
+        together = self._looks.get(deadline_ms)
+        if together is None:
+            together = self._look_at(deadline_ms)
+        together[lease] = None
+        return lease
 
     def drop(self, execution: Execution) -> bool:
-        """The execution is leased no more: its timer goes. False if it was not held."""
-        hold = self._holds.pop(execution, None)
-        if hold is None:
+        """The execution is leased no more: nobody looks at it again. False if it was not held."""
+        lease = self._live.pop(execution, None)
+        if lease is None:
             return False
-        if hold.timer is not None:
-            self._wheel.cancel(hold.timer)
-            hold.timer = None
+        look_ms = lease.look_ms
+        together = self._looks.get(look_ms)
+        if together is not None:
+            together.pop(lease, None)
+            if not together:
+                del self._looks[look_ms]
+                self._wheel.cancel(self._look_timers.pop(look_ms))
         return True
 
     def heartbeat(self, job: int, nominal_ms: int, token: int) -> Heartbeat:
@@ -141,68 +160,87 @@ class Leases:
             return Heartbeat("finished")
         if execution.state not in HELD or execution.token != token:
             return Heartbeat("lost")
-        hold = self.hold(execution)
         now_ms = self._timers.monotonic_ms()
-        if hold.ending or hold.deadline_ms <= now_ms:
+        lease = self.hold(execution, now_ms)
+        if lease.ending or lease.deadline_ms <= now_ms:
             return Heartbeat("lost")  # its end is on the way into the log
-        hold.extend(now_ms)
-        if execution.state is ExecutionState.LEASED and not hold.start_proposed:
-            hold.start_proposed = True
-            self._starts.put(hold)
-        remaining_ms = hold.deadline_ms - now_ms
+        lease.extend(now_ms)
+        if execution.state is ExecutionState.LEASED and not lease.start_proposed:
+            lease.start_proposed = True
+            self._starts.put(lease)
+        remaining_ms = lease.deadline_ms - now_ms
         if execution.cancel_requested:
             return Heartbeat("cancel_requested", remaining_ms)
         return Heartbeat("extended", remaining_ms)
-
-    def answered(self, execution: Execution) -> None:
-        """A claim's answer carries this lease to somebody."""
-        self.hold(execution).answers += 1
 
     def give_back(self, execution: Execution, token: int) -> None:
         """An answer that carried the lease did not arrive: release it, unless another may."""
         if execution.state not in HELD or execution.token != token:
             return
-        hold = self.hold(execution)
-        hold.answers -= 1
-        if hold.answers <= 0 and not hold.ending:
-            hold.ending = True
+        lease = self.hold(execution, self._timers.monotonic_ms())
+        lease.answers -= 1
+        if lease.answers <= 0 and not lease.ending:
+            lease.ending = True
             self._instruments.unused_released(1)
-            self._releases.put(hold)
+            self._releases.put(lease)
 
-    def advance(self, limit: int) -> bool:
-        """End what ran out; True when more may have run out than `limit`."""
-        now_ms = self._timers.monotonic_ms()
-        fired = self._wheel.advance(now_ms, limit)
-        expired = 0
-        for hold in fired:
-            hold.timer = None
-            if hold.deadline_ms > now_ms:
-                hold.timer = self._wheel.insert(hold.deadline_ms, hold)
-            elif not hold.ending:
-                hold.ending = True
-                expired += 1
-                self._expiries.put(hold)
+    def advance(self, now_ms: int, limit: int) -> bool:
+        """End what ran out by the monotonic clock; True when more may have run out.
+
+        Looks at `limit` leases, and at all the others that end with the last of them.
+        """
+        looked = expired = 0
+        while looked < limit:
+            fired = self._wheel.advance(now_ms, 1)
+            if not fired:
+                break
+            (look_ms,) = fired
+            del self._look_timers[look_ms]
+            together = self._looks.pop(look_ms)
+            looked += len(together)
+            for lease in together:
+                if lease.deadline_ms > now_ms:
+                    self._look_again(lease)
+                elif not lease.ending:
+                    lease.ending = True
+                    expired += 1
+                    self._expiries.put(lease)
         if expired:
             self._instruments.leases_expired(expired)
-        return len(fired) >= limit
+        return looked >= limit
 
     def next_expiry_ms(self) -> int | None:
-        """When to call `advance` next, on the monotonic clock."""
+        """When to call `advance` next."""
         return self._wheel.next_expiry()
 
     def close(self) -> None:
         """End of the leadership: nothing expires here any more."""
         for outbox in (self._expiries, self._starts, self._releases):
             outbox.close()
-        self._holds.clear()
+        self._live.clear()
+        self._looks.clear()
 
-    def _is_live(self, hold: _Hold) -> bool:
-        return self._holds.get(hold.execution) is hold
+    def _look_at(self, at_ms: int) -> dict[Lease, None]:
+        """See that leases will be looked at at an instant at which none were to be."""
+        self._look_timers[at_ms] = self._wheel.insert(at_ms, at_ms)
+        together = self._looks[at_ms] = {}
+        return together
 
-    def _expire(self, holds: Sequence[_Hold]) -> Expire:
+    def _look_again(self, lease: Lease) -> None:
+        """It was extended: look at it when it ends by what is known now."""
+        at_ms = lease.look_ms = lease.deadline_ms
+        together = self._looks.get(at_ms)
+        if together is None:
+            together = self._look_at(at_ms)
+        together[lease] = None
+
+    def _is_live(self, lease: Lease) -> bool:
+        return self._live.get(lease.execution) is lease
+
+    def _expire(self, leases: Sequence[Lease]) -> Expire:
         return Expire(
             [
-                (*hold.name(), hold.limit_ms is not None and hold.deadline_ms >= hold.limit_ms)
-                for hold in holds
+                (*lease.name(), lease.limit_ms is not None and lease.deadline_ms >= lease.limit_ms)
+                for lease in leases
             ]
         )

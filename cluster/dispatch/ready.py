@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from timeball.cluster.state.records import Execution
 from timeball.wheel import ReadyQueue, partition_of, partition_of_numbers
 
@@ -15,31 +17,34 @@ class ReadyWork:
         self._partitions = partitions
         self._queues: dict[str, ReadyQueue[Execution]] = {}
 
-    def push(self, execution: Execution) -> None:
-        """Let a due execution wait, unless it does already."""
-        job = execution.job
-        queue = self._queues.get(job.queue)
-        if queue is None:
-            queue = self._add_queue(job.queue)
-        elif execution in queue:
-            return
-        if job.partition_key:
-            partition = partition_of(job.partition_key, self._partitions)
-        else:
-            partition = partition_of_numbers(job.id, execution.nominal_ms, self._partitions)
-        queue.push(
-            execution,
-            partition=partition,
-            priority=job.priority,
-            due_ms=execution.due_ms,
-            sequence=execution.sequence,
-        )
+    def push(self, executions: Iterable[Execution]) -> Iterable[str]:
+        """Let due executions wait, none of which does yet; the queues that they wait in."""
+        queues, partitions = self._queues, self._partitions
+        named: dict[str, None] = {}
+        for execution in executions:
+            job = execution.job
+            name = job.queue
+            named[name] = None
+            queue = queues.get(name)
+            if queue is None:
+                queue = self._add_queue(name)
+            if job.partition_key:
+                partition = partition_of(job.partition_key, partitions)
+            else:
+                partition = partition_of_numbers(job.id, execution.nominal_ms, partitions)
+            queue.push(
+                execution,
+                partition=partition,
+                priority=job.priority,
+                due_ms=execution.due_ms,
+                sequence=execution.sequence,
+            )
+        return named
 
-    def discard(self, execution: Execution) -> None:
-        """It is not to be handed out."""
+    def discard(self, execution: Execution) -> bool:
+        """It is not to be handed out; False if it was not ready."""
         queue = self._queues.get(execution.job.queue)
-        if queue is not None:
-            queue.discard(execution)
+        return queue is not None and queue.discard(execution)
 
     def take(self, queue: str, limit: int) -> list[Execution]:
         """The next executions of a queue; they wait no more."""

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from timeball.cluster.raft.interface import Proposer
+
 
 class Handle(Protocol):
     """A call that is still to come."""
@@ -45,7 +47,7 @@ class LoopTimers:
         return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
 
 
-Source = Callable[[int], Iterable[tuple[Any, int, "asyncio.Future[object]"]]]
+Source = Callable[[int], Iterable[tuple[Any, int, Proposer]]]
 
 
 class Commit(Protocol):
@@ -65,7 +67,7 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     horizon_ms: int = 2_000
     """How far ahead of their due time executions are taken from the buckets into the wheel."""
-    step: int = 2_000
+    step: int = 1_000
     """Records looked at in one turn of the loop before other work goes first."""
     plans_per_turn: int = 100
     """Timetables evaluated in one turn; each costs some ten microseconds."""
@@ -78,6 +80,9 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_claims: int = 10_000
     """Over all queues; one more is refused."""
     max_executions_per_claim: int = 1_000
+    executions_per_entry: int = 1_000
+    """Claims are bound for one entry until these are bound; the rest goes into the next ones,
+    so that applying a mass of grants gives way to other work."""
     at_once_ms: int = 100
     """How long a claim that does not want to wait has for its entry, when there is work."""
     catch_up_grace_ms: int = 10_000

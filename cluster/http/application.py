@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 from timeball.client.errors import NotAcceptable, TimeballError, Unavailable
 from timeball.cluster.dispatch.errors import NotServing
-from timeball.cluster.http.codec import CONTENT_TYPES, answer_form, body_form, encode
-from timeball.cluster.http.exchange import APPLIED_INDEX, HOPS, Form, Request, Response
+from timeball.cluster.http.codec import CONTENT_TYPES, answer_form, body_form, encode, negotiate
+from timeball.cluster.http.exchange import APPLIED_INDEX, HOPS, Answered, Form, Request, Response
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.problems import RETRY_MS, as_timeball_error, problem_response
 from timeball.cluster.http.routes import Route, Router
@@ -38,47 +38,45 @@ class Application:
 
     async def handle(self, request: Request) -> Response:
         """Answer one request; raises nothing but cancellation."""
-        pattern = ""
+        method, pattern = "", ""
         try:
             route, request.parameters = self._router.find(request.method, request.path)
-            pattern = route.pattern
-            _negotiate(request, plain=route.plain)
-            response = await self._answer(route, request)
+            method, pattern = route.method, route.pattern
+            if not route.plain:
+                _negotiate(request)
+            if route.leader and not self._serving():
+                answer: Answered | Response = await self._forward(route, request)
+            else:
+                try:
+                    answer = await route.handler(request)
+                except (NotLeader, NotServing):
+                    # Certainly nothing was done here: the new leader may be known already.
+                    answer = await self._forward(route, request)
+            response = answer if isinstance(answer, Response) else self._render(request, answer)
         except Exception as error:  # noqa: BLE001 — the one place that renders them all
             response = self.refuse(request, error)
-        self._count(request.method if pattern else "", pattern, response.status)
+        counted = (method, pattern, response.status)
+        self.answers[counted] = self.answers.get(counted, 0) + 1
         return response
 
     def refuse(self, request: Request, error: Exception) -> Response:
         """The problem document for `error`, in the form that the client seems to accept."""
         public = as_timeball_error(error, leader_url=self._forwarder.leader_url() or "")
         response = problem_response(public, _accepted_form(request))
-        response.headers.update(self._position())
+        self._tell_position(response.headers)
         return response
 
-    def _position(self) -> dict[str, str]:
+    def _tell_position(self, headers: dict[str, str]) -> None:
         """How far the state is that this node answers from: also what it does not find may be
         known to others by now."""
-        return {APPLIED_INDEX: str(self._applied_index())}
+        headers[APPLIED_INDEX] = str(self._applied_index())
 
-    async def _answer(self, route: Route, request: Request) -> Response:
-        if route.leader and not self._serving():
-            return await self._forward(route, request)
-        try:
-            answer = await route.handler(request)
-        except (NotLeader, NotServing):
-            # Certainly nothing was done here: the new leader may be known already.
-            return await self._forward(route, request)
-        if isinstance(answer, Response):
-            return answer
+    def _render(self, request: Request, answer: Answered) -> Response:
         form = request.answer_form
-        return Response(
-            status=answer.status,
-            body=encode(answer.message, form),
-            content_type=CONTENT_TYPES[form],
-            headers={**answer.headers, **self._position()},
-            undelivered=answer.undelivered,
-        )
+        headers = answer.headers
+        self._tell_position(headers)
+        body = encode(answer.message, form)
+        return Response(answer.status, body, CONTENT_TYPES[form], headers, answer.undelivered)
 
     async def _forward(self, route: Route, request: Request) -> Response:
         if HOPS.lower() in request.headers:
@@ -89,18 +87,12 @@ class Application:
             )
         return await self._forwarder.forward(request, write=route.write)
 
-    def _count(self, method: str, pattern: str, status: int) -> None:
-        key = (method, pattern, status)
-        self.answers[key] = self.answers.get(key, 0) + 1
 
-
-def _negotiate(request: Request, *, plain: bool) -> None:
-    if plain:
-        return
-    request.answer_form = answer_form(request.headers.get("accept", ""), "json")
-    if request.body:
-        request.body_form = body_form(request.headers.get("content-type", ""))
-        request.answer_form = answer_form(request.headers.get("accept", ""), request.body_form)
+def _negotiate(request: Request) -> None:
+    headers = request.headers
+    request.body_form, request.answer_form = negotiate(
+        headers.get("accept", ""), headers.get("content-type", "") if request.body else None
+    )
 
 
 def _accepted_form(request: Request) -> Form:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Literal
 
@@ -59,7 +60,7 @@ class ClusterReports:
             state_digest=state.digest() if with_digest else msgspec.UNSET,
             nodes=self._nodes(),
             queues=self._queues(),
-            totals=msgspec.structs.asdict(state.counters),
+            totals=asdict(state.counters),
         )
         return Answered(message=view)
 

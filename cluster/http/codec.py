@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from timeball.client.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from timeball.client.messages import MAX_BATCH, MAX_PAYLOAD_BYTES, FieldError
+from timeball.client.messages import MAX_BATCH, MAX_PAYLOAD_BYTES, QUEUE_NAME, FieldError
 from timeball.cluster.http.exchange import Form
 from timeball.cluster.validation import blame
 
@@ -55,6 +56,18 @@ _json = msgspec.json.Encoder()
 
 
 @functools.lru_cache(maxsize=64)
+def negotiate(accept: str, content_type: str | None) -> tuple[Form | None, Form]:
+    """The forms of a body and of its answer; a `content_type` of None: there is no body.
+
+    Raises NotAcceptable and UnsupportedMediaType.
+    """
+    answer = answer_form(accept, "json")
+    if content_type is None:
+        return None, answer
+    body = body_form(content_type)
+    return body, answer_form(accept, body)
+
+
 def body_form(content_type: str) -> Form:
     """The form of a body, by its Content-Type; raises UnsupportedMediaType."""
     form = _FORMS.get(content_type.partition(";")[0].strip().lower())
@@ -66,7 +79,6 @@ def body_form(content_type: str) -> Form:
     return form
 
 
-@functools.lru_cache(maxsize=64)
 def answer_form(accept: str, default: Form) -> Form:
     """The form of the answer: the best that `accept` allows; raises NotAcceptable.
 
@@ -175,6 +187,19 @@ def encode(message: Any, form: Form) -> bytes:
     return _json.encode(message) if form == "json" else _msgpack.encode(message)
 
 
+def check_queue_name(name: str, prefix: str = "") -> None:
+    """Raise InvalidRequest for the field `queue` after `prefix` when no queue can be named so."""
+    if not _can_name_queue(name):
+        detail = f"expected a name that matches {QUEUE_NAME}, got {name[:80]!r}"
+        raise InvalidRequest.at(f"{prefix}queue", detail)
+
+
+@functools.lru_cache(maxsize=1024)
+def _can_name_queue(name: str) -> bool:
+    """Most requests name one of a few queues, and matching a pattern is slow."""
+    return re.match(QUEUE_NAME, name) is not None
+
+
 # --- values that travel through: payloads and results ---------------------------------------
 
 
@@ -187,39 +212,44 @@ def pack_value(value: Any, field: str) -> bytes:
     """
     if value is None:
         return EMPTY
-    _check_value(value, field)
-    packed = _msgpack.encode(value)
+    if type(value) not in _SOUND:
+        _check_value(value, field)
+    try:
+        packed = _msgpack.encode(value)
+    except OverflowError as error:
+        raise InvalidRequest.at(
+            field, f"an integer is outside of {MIN_INTEGER} to {MAX_INTEGER}"
+        ) from error
     if len(packed) > MAX_PAYLOAD_BYTES:
         detail = f"{len(packed)} bytes as MessagePack, more than {MAX_PAYLOAD_BYTES}"
         raise TooLarge(f"{field}: {detail}", errors=[FieldError(field=field, detail=detail)])
     return packed
 
 
-def _check_value(value: Any, field: str) -> None:
-    level = [value]
-    for depth in range(MAX_DEPTH + 1):
-        below: list[Any] = []
-        for item in level:
-            kind = type(item)
-            if depth == MAX_DEPTH and (kind is dict or kind is list):
-                raise InvalidRequest.at(field, f"nested more than {MAX_DEPTH} deep")
-            if kind is dict:
-                if not all(type(key) is str for key in item):
-                    raise InvalidRequest.at(field, "the keys of a map must be text")
-                below.extend(item.values())
-            elif kind is list:
-                below.extend(item)
-            elif kind is float:
-                if not math.isfinite(item):
-                    raise InvalidRequest.at(field, f"{item} is not a number")
-            elif kind is int:
-                if not MIN_INTEGER <= item <= MAX_INTEGER:
-                    raise InvalidRequest.at(field, "an integer is beyond 64 bits")
-            elif not (item is None or kind is str or kind is bool or kind is bytes):
-                raise InvalidRequest.at(field, "extension types are not supported")
-        if not below:
-            return
-        level = below
+_SOUND = frozenset({type(None), str, bool, int, bytes})
+"""What both forms carry, whatever its value; the encoder itself refuses integers too large."""
+
+
+def _check_value(value: Any, field: str, depth: int = 1) -> None:
+    """Look into whatever may hide something unsound; `depth` bounds the recursion."""
+    kind = type(value)
+    if kind is float:
+        if not math.isfinite(value):
+            raise InvalidRequest.at(field, f"{value} is not a number")
+    elif depth > MAX_DEPTH:
+        raise InvalidRequest.at(field, f"nested more than {MAX_DEPTH} deep")
+    elif kind is dict:
+        for key, inner in value.items():
+            if type(key) is not str:
+                raise InvalidRequest.at(field, "the keys of a map must be text")
+            if type(inner) not in _SOUND:
+                _check_value(inner, field, depth + 1)
+    elif kind is list:
+        for inner in value:
+            if type(inner) not in _SOUND:
+                _check_value(inner, field, depth + 1)
+    else:
+        raise InvalidRequest.at(field, "extension types are not supported")
 
 
 def show_value(packed: bytes, form: Form) -> Any:
@@ -231,4 +261,4 @@ def show_value(packed: bytes, form: Form) -> Any:
 
 def fingerprint(*fields: Any) -> bytes:
     """A hash of a request's meaning, equal for its two forms and any order of map keys."""
-    return hashlib.blake2b(_canonical.encode(fields), digest_size=16).digest()
+    return hashlib.blake2b(_canonical.encode(fields), digest_size=8).digest()

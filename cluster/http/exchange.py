@@ -13,7 +13,7 @@ Form = Literal["json", "msgpack"]
 """The two representations that every message has."""
 
 
-class Request(msgspec.Struct, kw_only=True, eq=False):
+class Request(msgspec.Struct, eq=False):
     """One request, its body already read whole.
 
     `headers` are keyed by lower-case names. `answer_form` is what the client accepts,
@@ -31,7 +31,7 @@ class Request(msgspec.Struct, kw_only=True, eq=False):
     """The named parts of the path, as the route matched them."""
 
 
-class Response(msgspec.Struct, kw_only=True, eq=False):
+class Response(msgspec.Struct, eq=False):
     """One response. `undelivered` is called when it could not be written to the client."""
 
     status: int
@@ -41,7 +41,7 @@ class Response(msgspec.Struct, kw_only=True, eq=False):
     undelivered: Callable[[], None] | None = None
 
 
-class Answered(msgspec.Struct, kw_only=True, eq=False):
+class Answered(msgspec.Struct, eq=False):
     """What a handler returns: a message that still has to be put into the negotiated form."""
 
     message: Any

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from timeball.client import messages
@@ -35,6 +35,7 @@ MAX_ID_SHOWN = 64
 _OVERHEAD_BYTES = 256
 _CLIPPED = " […]"
 
+_UNKNOWN = Verdict.UNKNOWN
 _VERDICTS: dict[Verdict, tuple[messages.ReportVerdict, int]] = {
     Verdict.ACCEPTED: ("accepted", 200),
     Verdict.DUPLICATE: ("duplicate", 200),
@@ -65,8 +66,12 @@ class _SingleFailure(messages.Request, frozen=True):
     started_ms: Annotated[int, Meta(ge=0, le=messages.MAX_INSTANT_MS)] | None = None
 
 
+Ids = Sequence[str]
 Items = Sequence[Any]
-Report = Callable[[Items, str], Awaitable[list[Any]]]
+Reporting = Awaitable[list[messages.Report]]
+Report = Callable[[Ids, Items, str], Awaitable[list[Any]]]
+"""Reports on the executions of these ids, in the order of the ids; `prefix` begins the name of a
+field of an item, with its place where there are several."""
 
 
 class Executions:
@@ -77,49 +82,27 @@ class Executions:
 
     def routes(self) -> list[Route]:
         """The table of this noun; each report has a batch form and a form for one."""
-        table: list[tuple[str, Report, type[Any], type[Any], type[Any], type[Any]]] = [
-            ("start", self._start, messages.Holds, _SingleHold, messages.Hold, messages.Reports),
+        table: list[tuple[str, Report, type[Any], type[Any], type[Any]]] = [
+            ("start", self._start, messages.Holds, _SingleHold, messages.Reports),
             (
                 "heartbeat",
                 self._heartbeat,
                 messages.Heartbeats,
                 _SingleHold,
-                messages.Hold,
                 messages.HeartbeatAnswers,
             ),
-            (
-                "complete",
-                self._complete,
-                messages.Successes,
-                _SingleSuccess,
-                messages.Success,
-                messages.Reports,
-            ),
-            (
-                "fail",
-                self._fail,
-                messages.Failures,
-                _SingleFailure,
-                messages.Failure,
-                messages.Reports,
-            ),
-            (
-                "release",
-                self._release,
-                messages.Holds,
-                _SingleHold,
-                messages.Hold,
-                messages.Reports,
-            ),
+            ("complete", self._complete, messages.Successes, _SingleSuccess, messages.Reports),
+            ("fail", self._fail, messages.Failures, _SingleFailure, messages.Reports),
+            ("release", self._release, messages.Holds, _SingleHold, messages.Reports),
         ]
         routes = [
             Route(method="GET", pattern="/v1/executions", handler=self.list_page),
             Route(method="GET", pattern="/v1/executions/{execution_id}", handler=self.get),
         ]
-        for verb, report, batch, single, item, answer in table:
+        for verb, report, batch, single, answer in table:
             for pattern, handler in (
                 (f"/v1/executions/{verb}", _batch_handler(report, batch, answer)),
-                (f"/v1/executions/{{execution_id}}/{verb}", _single_handler(report, single, item)),
+                (f"/v1/executions/{{execution_id}}/{verb}", _single_handler(report, single)),
             ):
                 routes.append(
                     Route(method="POST", pattern=pattern, handler=handler, leader=True, write=True)
@@ -197,87 +180,80 @@ class Executions:
 
     # --- reports -----------------------------------------------------------------------------
 
-    async def _start(self, items: Items, _prefix: str) -> list[messages.Report]:
-        return await self._holds(items, operations.Start)
+    def _start(self, ids: Ids, items: Items, _prefix: str) -> Reporting:
+        return self._report(ids, items, _hold, operations.Start)
 
-    async def _release(self, items: Items, _prefix: str) -> list[messages.Report]:
-        return await self._holds(items, operations.Release)
+    def _release(self, ids: Ids, items: Items, _prefix: str) -> Reporting:
+        return self._report(ids, items, _hold, operations.Release)
 
-    async def _holds(
-        self, items: Items, kind: type[operations.Start] | type[operations.Release]
-    ) -> list[messages.Report]:
-        def build(_place: int, item: Any, job: int, nominal_ms: int) -> tuple[int, int, int]:
-            return job, nominal_ms, item.token
-
-        return await self._report(items, build, kind)
-
-    async def _complete(self, items: Items, prefix: str) -> list[messages.Report]:
-        def build(place: int, item: Any, job: int, nominal_ms: int) -> operations.Success:
+    def _complete(self, ids: Ids, items: Items, prefix: str) -> Reporting:
+        def build(job: int, nominal_ms: int, item: Any, place: int) -> operations.Success:
             result = EMPTY
             if item.result is not None:
-                field = f"{prefix}[{place}].result" if prefix else "result"
-                result = pack_value(item.result, field)
+                result = pack_value(item.result, prefix.format(place) + "result")
             return operations.Success(job, nominal_ms, item.token, result, item.started_ms or 0)
 
-        return await self._report(items, build, operations.Succeed)
+        return self._report(ids, items, build, operations.Succeed)
 
-    async def _fail(self, items: Items, _prefix: str) -> list[messages.Report]:
-        def build(_place: int, item: Any, job: int, nominal_ms: int) -> operations.Failure:
-            return operations.Failure(
-                job,
-                nominal_ms,
-                item.token,
-                clip(item.error_type, messages.MAX_ERROR_TYPE),
-                clip(item.message, messages.MAX_ERROR_MESSAGE),
-                -1 if item.retry_after_ms is None else item.retry_after_ms,
-                item.non_retryable,
-                item.started_ms or 0,
-            )
-
-        return await self._report(items, build, operations.Fail)
+    def _fail(self, ids: Ids, items: Items, _prefix: str) -> Reporting:
+        return self._report(ids, items, _failure, operations.Fail)
 
     async def _report(
         self,
+        ids: Ids,
         items: Items,
-        build: Callable[[int, Any, int, int], Any],
+        build: Callable[[int, int, Any, int], Any],
         kind: Callable[[list[Any]], operations.AnyOperation],
     ) -> list[messages.Report]:
-        """Propose one report for each item whose id can name an execution; answer all."""
-        verdicts = [Verdict.UNKNOWN] * len(items)
-        places: list[int] = []
+        """Propose one report for each id that can name an execution; answer all."""
         built: list[Any] = []
-        for place, item in enumerate(items):
+        nothing: set[int] = set()
+        for place, (text, item) in enumerate(zip(ids, items, strict=True)):
             try:
-                identity = messages.decode_execution_id(item.execution_id)
+                job, nominal_ms = messages.decode_execution_id(text)
             except ValueError:
-                continue  # it names nothing that ever existed: unknown
-            places.append(place)
-            built.append(build(place, item, *identity))
-        parts = [kind(part) for part in _split(built)]
-        if parts:
+                nothing.add(place)  # it names nothing that ever existed: unknown
+            else:
+                built.append(build(job, nominal_ms, item, place))
+        verdicts: Sequence[Verdict] = ()
+        if built:
+            parts = [kind(part) for part in _split(built)]
             answers = await propose_all(self._services.propose, parts)
-            flat = [verdict for answer in answers for verdict in answer]
-            for place, verdict in zip(places, flat, strict=True):
-                verdicts[place] = verdict
-        return [
-            answer_report(item.execution_id, verdict)
-            for item, verdict in zip(items, verdicts, strict=True)
-        ]
+            verdicts = answers[0] if len(answers) == 1 else [*chain.from_iterable(answers)]
+        if nothing:
+            known = iter(verdicts)
+            verdicts = [_UNKNOWN if place in nothing else next(known) for place in range(len(ids))]
+        return [answer_report(text, verdict) for text, verdict in zip(ids, verdicts, strict=True)]
 
-    async def _heartbeat(self, items: Items, _prefix: str) -> list[messages.Heartbeat]:
+    async def _heartbeat(self, ids: Ids, items: Items, _prefix: str) -> list[messages.Heartbeat]:
         dispatcher = self._services.dispatcher
         answers: list[messages.Heartbeat] = []
-        for item in items:
+        for text, item in zip(ids, items, strict=True):
             try:
-                job, nominal_ms = messages.decode_execution_id(item.execution_id)
+                job, nominal_ms = messages.decode_execution_id(text)
             except ValueError:
-                answers.append(messages.Heartbeat(item.execution_id[:MAX_ID_SHOWN], "unknown", 0))
+                answers.append(messages.Heartbeat(text[:MAX_ID_SHOWN], "unknown", 0))
                 continue
             beat = dispatcher.heartbeat(job, nominal_ms, item.token)
-            answers.append(
-                messages.Heartbeat(item.execution_id, beat.verdict, beat.lease_remaining_ms)
-            )
+            answers.append(messages.Heartbeat(text, beat.verdict, beat.lease_remaining_ms))
         return answers
+
+
+def _hold(job: int, nominal_ms: int, item: Any, _place: int) -> tuple[int, int, int]:
+    return job, nominal_ms, item.token
+
+
+def _failure(job: int, nominal_ms: int, item: Any, _place: int) -> operations.Failure:
+    return operations.Failure(
+        job,
+        nominal_ms,
+        item.token,
+        clip(item.error_type, messages.MAX_ERROR_TYPE),
+        clip(item.message, messages.MAX_ERROR_MESSAGE),
+        -1 if item.retry_after_ms is None else item.retry_after_ms,
+        item.non_retryable,
+        item.started_ms or 0,
+    )
 
 
 def _batch_handler(report: Report, batch: type[Any], answer: type[Any]) -> Handler:
@@ -285,32 +261,32 @@ def _batch_handler(report: Report, batch: type[Any], answer: type[Any]) -> Handl
 
     async def handle(request: Request) -> Answered:
         read_query(request.query, ())
-        body = decoder.decode(request.body, request.body_form)
-        return Answered(message=answer(await report(body.items, "items")))
+        items = decoder.decode(request.body, request.body_form).items
+        ids = [item.execution_id for item in items]
+        return Answered(answer(await report(ids, items, "items[{}].")))
 
     return handle
 
 
-def _single_handler(report: Report, single: type[Any], item: type[Any]) -> Handler:
+def _single_handler(report: Report, single: type[Any]) -> Handler:
     decoder = BodyDecoder(single)
 
     async def handle(request: Request) -> Answered:
         read_query(request.query, ())
         body = decoder.decode(request.body, request.body_form)
-        fields = msgspec.structs.asdict(body)
-        whole = item(execution_id=request.parameters["execution_id"], **fields)
-        answer = (await report([whole], ""))[0]
+        (answer,) = await report([request.parameters["execution_id"]], [body], "")
         refusal = _refusal(answer)
         if refusal is not None:
             raise refusal
-        return Answered(message=answer)
+        return Answered(answer)
 
     return handle
 
 
 def answer_report(execution_id: str, verdict: Verdict) -> messages.Report:
     """What a report came to, with the status that the single form answers with."""
-    return messages.Report(execution_id[:MAX_ID_SHOWN], *_VERDICTS[verdict])
+    told, status = _VERDICTS[verdict]
+    return messages.Report(execution_id[:MAX_ID_SHOWN], told, status)
 
 
 def _refusal(answer: messages.Report | messages.Heartbeat) -> TimeballError | None:

@@ -86,8 +86,12 @@ class Forwarder:
         if url is None or url == self._me:
             raise Unavailable("no leader is known", retry_after_ms=RETRY_MS)
         if request.path != "/v1/claims":
-            return await self._send(url, request, write=write)
+            return await self._start(self._send(url, request, write=write))
         return await self._claim(url, request)
+
+    def _start(self, sending: Coroutine[Any, Any, Response]) -> asyncio.Task[Response]:
+        """Send in a Task, as aiohttp wants it; handlers run in none."""
+        return asyncio.get_running_loop().create_task(sending)
 
     async def _send(self, url: str, request: Request, *, write: bool) -> Response:
         assert self._session is not None, "start() comes first"
@@ -125,8 +129,7 @@ class Forwarder:
         if self._closing:
             raise Unavailable("this node is stopping", retry_after_ms=RETRY_MS)
         claim = self._named_claim(request)
-        loop = asyncio.get_running_loop()
-        sending = loop.create_task(self._send(url, claim, write=True))
+        sending = self._start(self._send(url, claim, write=True))
         self._claims.add(sending)
         sending.add_done_callback(self._claims.discard)
         try:
@@ -134,9 +137,8 @@ class Forwarder:
         except asyncio.CancelledError as error:
             # Its answer may have left the leader in this very moment.
             self._clean_up(self._withdraw(url, claim))
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
+            if not self._closing:
+                raise  # the client has gone
             raise Unavailable("this node is stopping", retry_after_ms=RETRY_MS) from error
         if response.status == 200:
             response.undelivered = lambda: self._clean_up(self._withdraw(url, claim))

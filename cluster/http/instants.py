@@ -11,6 +11,7 @@ from timeball.client.messages import MAX_INSTANT_MS
 MAX_TEXT = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_MILLISECONDS = tuple(f".{millisecond:03d}Z" for millisecond in range(1000))
 _EXPECTED = (
     "expected an ISO 8601 instant with an offset, such as 2026-01-01T09:00:00Z, "
     "or epoch milliseconds"
@@ -44,8 +45,7 @@ def _parse_text(text: str, field: str) -> int:
 def render_instant(instant_ms: int) -> str:
     """Write epoch milliseconds as RFC 3339, such as 2026-01-01T00:00:00.000Z."""
     assert 0 <= instant_ms <= MAX_INSTANT_MS
-    seconds, milliseconds = divmod(instant_ms, 1000)
-    return f"{_render_second(seconds)}.{milliseconds:03d}Z"
+    return _render_second(instant_ms // 1000) + _MILLISECONDS[instant_ms % 1000]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -87,6 +87,7 @@ class Jobs:
 
     async def create(self, request: Request) -> Answered:
         """Create one job."""
+        self._services.require_room()
         read_query(request.query, ())
         body: messages.NewJob = _one_job.decode(request.body, request.body_form)
         request_id = read_header(request, REQUEST_ID, 64)
@@ -98,50 +99,55 @@ class Jobs:
         key = key or body.idempotency_key or ""
         job = self._build(body, "", key, self._services.wall_clock_ms())
         verdict = await self._services.propose(operations.CreateJobs(request_id, [job]))
-        assert isinstance(verdict, JobsCreated)
-        created = self._matched(verdict, 1)[0]
-        refusal = _refusal(created, "")
-        if refusal is not None:
-            raise refusal
+        created = _matched(verdict, 1)[0]
+        if created.status not in _EXISTING:
+            raise _refusal(created.status, "")
         answer = self._created(job, created)
-        headers = {"Location": f"/v1/jobs/{answer.job_id}"}
-        is_new = answer.status == "created" and not verdict.repeated
-        return Answered(message=answer, status=201 if is_new else 200, headers=headers)
+        is_new = created.status is _CREATED and not verdict.repeated
+        return Answered(answer, 201 if is_new else 200, {"Location": f"/v1/jobs/{answer.job_id}"})
 
     async def create_batch(self, request: Request) -> Answered:
         """Create up to a thousand jobs."""
+        self._services.require_room()
         read_query(request.query, ())
         body: messages.NewJobs = _many_jobs.decode(request.body, request.body_form)
         request_id = body.request_id or read_header(request, REQUEST_ID, 64)
-        now_ms = self._services.wall_clock_ms()
-        turn = Turn()
-        jobs: list[operations.NewJob] = []
-        for prefix, asked in zip(_PREFIXES, body.jobs, strict=False):
-            jobs.append(self._build(asked, prefix, asked.idempotency_key or "", now_ms))
-            if turn.is_long:
-                await turn.share()
+        jobs = await self._build_all(body.jobs)
         parts = [
             operations.CreateJobs(_part_id(request_id, number), part)
             for number, part in enumerate(_split(jobs))
         ]
         verdicts: list[JobsCreated] = await propose_all(self._services.propose, parts)
+        created: list[Created] = []
+        for part, verdict in zip(parts, verdicts, strict=True):
+            created += _matched(verdict, len(part.jobs))
+        results = await self._answer_all(jobs, created)
+        return Answered(messages.JobsCreated(results, self._services.state.applied_index))
+
+    async def _build_all(self, asked: Sequence[messages.NewJob]) -> list[operations.NewJob]:
+        now_ms = self._services.wall_clock_ms()
+        turn = Turn()
+        jobs: list[operations.NewJob] = []
+        for job, prefix in zip(asked, _PREFIXES, strict=False):
+            jobs.append(self._build(job, prefix, job.idempotency_key or "", now_ms))
+            if turn.clock() >= turn.ends_s:
+                await turn.share()
+        return jobs
+
+    async def _answer_all(
+        self, jobs: Sequence[operations.NewJob], created: Sequence[Created]
+    ) -> list[messages.JobCreated]:
         turn = Turn()
         results: list[messages.JobCreated] = []
-        for part, verdict in zip(parts, verdicts, strict=True):
-            for job, created in zip(part.jobs, self._matched(verdict, len(part.jobs)), strict=True):
-                refusal = _refusal(created, _PREFIXES[len(results)])
-                results.append(
-                    self._created(job, created)
-                    if refusal is None
-                    else messages.JobCreated(status="refused", problem=refusal.problem())
-                )
-                if turn.is_long:
-                    await turn.share()
-        return Answered(
-            message=messages.JobsCreated(
-                results=results, applied_index=self._services.state.applied_index
-            )
-        )
+        for job, verdict, prefix in zip(jobs, created, _PREFIXES, strict=False):
+            if verdict.status in _EXISTING:
+                results.append(self._created(job, verdict))
+            else:
+                problem = _refusal(verdict.status, prefix).problem()
+                results.append(messages.JobCreated(status="refused", problem=problem))
+            if turn.clock() >= turn.ends_s:
+                await turn.share()
+        return results
 
     async def get(self, request: Request) -> Answered:
         """One job."""
@@ -205,10 +211,10 @@ class Jobs:
         self, body: messages.NewJob, prefix: str, key: str, now_ms: int
     ) -> operations.NewJob:
         """The operation for one job; raises InvalidRequest naming the field after `prefix`."""
-        self._services.require_queue(body.queue, prefix + "queue")
-        plan = read_schedule(body.schedule, prefix + "schedule", now_ms)
+        self._services.require_queue(body.queue, prefix)
+        plan = read_schedule(body.schedule, prefix, now_ms)
         policy = _policy(body.retry)
-        payload = pack_value(body.payload, prefix + "payload")
+        payload = pack_value(body.payload, f"{prefix}payload")
         mark = b""
         if key:
             mark = fingerprint(
@@ -234,11 +240,6 @@ class Jobs:
             mark,
         )
 
-    def _matched(self, verdict: JobsCreated, expected: int) -> Sequence[Created]:
-        if len(verdict.jobs) != expected:
-            raise KeyReused.at("request_id", "this request id belongs to another request")
-        return verdict.jobs
-
     def _created(self, asked: operations.NewJob, created: Created) -> messages.JobCreated:
         # A repeat may tell of an earlier job, whose timetable has another anchor.
         job = None if asked.timetable is None else self._services.state.job(created.job)
@@ -254,16 +255,23 @@ class Jobs:
         )
 
 
+def _matched(verdict: JobsCreated, expected: int) -> Sequence[Created]:
+    if len(verdict.jobs) != expected:
+        raise KeyReused.at("request_id", "this request id belongs to another request")
+    return verdict.jobs
+
+
 @functools.lru_cache(maxsize=1024)
-def _policy(retry: messages.Retry) -> operations.RetryPolicy:
-    """Most jobs have one of a few policies, if not the default."""
-    return operations.RetryPolicy(
+def _policy(retry: messages.Retry) -> operations.RetryPolicy | None:
+    """Most jobs have one of a few policies, if not the default (None)."""
+    policy = operations.RetryPolicy(
         retry.max_attempts,
         retry.initial_ms,
         retry.multiplier_pct,
         retry.max_ms,
         retry.jitter_pct,
     )
+    return None if policy == operations.RetryPolicy() else policy
 
 
 def _part_id(request_id: str, number: int) -> str:
@@ -271,10 +279,9 @@ def _part_id(request_id: str, number: int) -> str:
     return f"{request_id}/{number}" if request_id and number else request_id
 
 
-def _refusal(created: Created, prefix: str) -> TimeballError | None:
-    if created.status in _EXISTING:
-        return None
-    match created.status:
+def _refusal(status: CreateStatus, prefix: str) -> TimeballError:
+    """Why a job was not created; its fields are named after `prefix`."""
+    match status:
         case CreateStatus.KEY_REUSED:
             return KeyReused.at(
                 f"{prefix}idempotency_key", "this key is known with another request"
@@ -286,7 +293,7 @@ def _refusal(created: Created, prefix: str) -> TimeballError | None:
                 retry_after_ms=FULL_RETRY_MS,
             )
         case _:
-            assert created.status is CreateStatus.INVALID
+            assert status is CreateStatus.INVALID
             return InvalidRequest.at(prefix.rstrip(".") or "body", "beyond the cluster's limits")
 
 

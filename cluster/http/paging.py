@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Collection, Iterable
 from urllib.parse import parse_qsl
 
@@ -12,13 +11,13 @@ import msgspec
 
 from timeball.client.errors import InvalidRequest
 from timeball.client.messages import MAX_BATCH, decode_job_id
+from timeball.cluster.http.codec import check_queue_name
 
 DEFAULT_LIMIT = 100
 MAX_PARAMETERS = 10
 MAX_CURSOR = 100
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 """A page ends before its payloads, or results and errors, exceed this, whatever its limit."""
-_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 Position = tuple[int, ...]
 """Where a page ended: a job id, or a job id and a nominal time."""
@@ -66,9 +65,9 @@ def read_limit(parameters: dict[str, str]) -> int:
 def read_queue(parameters: dict[str, str]) -> str | None:
     """The `queue` to restrict a list to."""
     queue = parameters.get("queue")
-    if queue is None or _QUEUE.fullmatch(queue):
-        return queue
-    raise InvalidRequest.at("queue", f"{queue[:80]!r} cannot name a queue")
+    if queue is not None:
+        check_queue_name(queue)
+    return queue
 
 
 def read_job(parameters: dict[str, str]) -> int | None:

@@ -33,12 +33,54 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an answer that is lost on its way leaves the outcome unknown."""
 
 
+class _Shape:
+    """The patterns whose parameters stand in the same places, by the segments in between."""
+
+    def __init__(self, places: tuple[int, ...]) -> None:
+        self.places = places
+        self._patterns: dict[tuple[str, ...], tuple[tuple[str, ...], dict[str, Route]]] = {}
+
+    def methods_at(self, segments: list[str]) -> dict[str, Route]:
+        """The routes of a pattern, by method, to be added to."""
+        names = tuple(segments[place][1:-1] for place in self.places)
+        known, methods = self._patterns.setdefault(self._between(segments), (names, {}))
+        assert known == names, "one parameter has two names"
+        return methods
+
+    def match(self, given: list[str]) -> tuple[dict[str, Route], dict[str, str]] | None:
+        """The routes by method, and the parameters; raises InvalidRequest for one of no text."""
+        found = self._patterns.get(self._between(given))
+        if found is None:
+            return None
+        names, methods = found
+        parameters: dict[str, str] = {}
+        for name, place in zip(names, self.places, strict=True):
+            part = given[place]
+            if not part:
+                return None
+            parameters[name] = _decoded(name, part) if "%" in part else part
+        return methods, parameters
+
+    def _between(self, segments: list[str]) -> tuple[str, ...]:
+        fixed = segments.copy()
+        for place in self.places:
+            fixed[place] = ""
+        return tuple(fixed)
+
+
+def _decoded(name: str, part: str) -> str:
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest.at(name, "the path is not valid UTF-8") from error
+
+
 class Router:
     """Finds the route of a request."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._literal: dict[str, dict[str, Route]] = {}
-        self._patterns: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
+        self._shapes: dict[int, list[_Shape]] = {}
         for route in routes:
             methods = self._methods_at(route.pattern)
             assert route.method not in methods, "two routes with one method and pattern"
@@ -47,48 +89,32 @@ class Router:
     def _methods_at(self, pattern: str) -> dict[str, Route]:
         if "{" not in pattern:
             return self._literal.setdefault(pattern, {})
-        segments = tuple(pattern.split("/"))
-        siblings = self._patterns.setdefault(len(segments), [])
-        for known, methods in siblings:
-            if known == segments:
-                return methods
-        siblings.append((segments, {}))
-        return siblings[-1][1]
+        segments = pattern.split("/")
+        places = tuple(place for place, segment in enumerate(segments) if segment.startswith("{"))
+        shapes = self._shapes.setdefault(len(segments), [])
+        for shape in shapes:
+            if shape.places == places:
+                return shape.methods_at(segments)
+        shapes.append(_Shape(places))
+        return shapes[-1].methods_at(segments)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route and the named parts of the path; raises NotFound or MethodNotAllowed."""
-        allowed: set[str] = set()
-        literal = self._literal.get(path)
-        if literal is not None:
-            if method in literal:
-                return literal[method], {}
-            allowed.update(literal)
-        elif len(path) > MAX_PATH:
+        literal = self._literal.get(path, {})
+        if method in literal:
+            return literal[method], {}
+        if len(path) > MAX_PATH:
             raise NotFound("the path is too long for any route")
+        allowed = set(literal)
         given = path.split("/")
-        for segments, methods in self._patterns.get(len(given), ()):
-            parameters = _match(segments, given)
-            if parameters is None:
+        for shape in self._shapes.get(len(given), ()):
+            found = shape.match(given)
+            if found is None:
                 continue
+            methods, parameters = found
             if method in methods:
                 return methods[method], parameters
             allowed.update(methods)
         if allowed:
             raise MethodNotAllowed(", ".join(sorted(allowed)))
         raise NotFound(f"no route {path[:200]}")
-
-
-def _match(segments: tuple[str, ...], given: list[str]) -> dict[str, str] | None:
-    parameters: dict[str, str] = {}
-    for segment, part in zip(segments, given, strict=True):
-        if segment.startswith("{"):
-            if not part:
-                return None
-            name = segment[1:-1]
-            try:
-                parameters[name] = unquote(part, errors="strict")
-            except UnicodeDecodeError as error:
-                raise InvalidRequest.at(name, "the path is not valid UTF-8") from error
-        elif segment != part:
-            return None
-    return parameters

@@ -16,7 +16,7 @@ from timeball.cluster.http.instants import parse_instant
 from timeball.cluster.state import operations
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Plan(msgspec.Struct, frozen=True, eq=False):
     """When a job runs, in the terms of the log.
 
     `meaning` is what its author asked for, the same whenever the same request comes.
@@ -28,55 +28,47 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     timetable: operations.Every | operations.Cron | None = None
 
 
-def read_schedule(schedule: messages.Schedule | None, field: str, now_ms: int) -> Plan:
-    """Evaluate a schedule at `now_ms`; raises InvalidRequest naming the part of `field`."""
+_AT_ONCE = Plan(("now",))
+
+
+def read_schedule(schedule: messages.Schedule | None, prefix: str, now_ms: int) -> Plan:
+    """Evaluate a schedule at `now_ms`.
+
+    Raises InvalidRequest naming the part of the field `schedule` after `prefix`.
+    """
+    if schedule is None:
+        return _AT_ONCE
     match schedule:
-        case None:
-            return Plan(meaning=("now",))
         case messages.At():
             # 0 means "no instant" in the log; the first millisecond of 1970 is as long past.
-            instant_ms = max(parse_instant(schedule.time, field + ".time"), 1)
-            return Plan(meaning=("at", instant_ms), first_ms=instant_ms)
-        case messages.After():
-            return Plan(meaning=("after", schedule.delay_ms), delay_ms=schedule.delay_ms)
-        case messages.Every():
-            anchor_ms = _optional(schedule.anchor, f"{field}.anchor")
-            timetable: operations.Every | operations.Cron = operations.Every(
-                schedule.interval_ms,
-                now_ms if anchor_ms is None else anchor_ms,
-                _until(schedule.until, field),
-                schedule.catch_up,
-            )
-            meaning: tuple[Any, ...] = (
-                "every",
-                schedule.interval_ms,
-                anchor_ms,
-                timetable.until_ms,
-            )
-        case messages.Cron():
-            timetable = operations.Cron(
-                schedule.expression,
-                schedule.time_zone,
-                _until(schedule.until, field),
-                schedule.catch_up,
-            )
-            meaning = ("cron", schedule.expression, schedule.time_zone, timetable.until_ms)
-    return Plan(
-        meaning=(*meaning, schedule.catch_up),
-        first_ms=_first(timetable, field, now_ms),
-        timetable=timetable,
-    )
+            instant_ms = parse_instant(schedule.time, f"{prefix}schedule.time") or 1
+            return Plan(("at", instant_ms), instant_ms)
+        case messages.After(delay_ms):
+            return Plan(("after", delay_ms), 0, delay_ms)
+        case messages.Every(interval_ms, anchor, until, catch_up):
+            anchor_ms = _optional(anchor, f"{prefix}schedule.anchor")
+            until_ms = _until(until, f"{prefix}schedule.until")
+            start_ms = now_ms if anchor_ms is None else anchor_ms
+            every = operations.Every(interval_ms, start_ms, until_ms, catch_up)
+            asked: tuple[Any, ...] = ("every", interval_ms, anchor_ms, until_ms, catch_up)
+            return Plan(asked, _first(every, prefix, now_ms), 0, every)
+        case messages.Cron(expression, time_zone, until, catch_up):
+            until_ms = _until(until, f"{prefix}schedule.until")
+            cron = operations.Cron(expression, time_zone, until_ms, catch_up)
+            asked = ("cron", expression, time_zone, until_ms, catch_up)
+            return Plan(asked, _first(cron, prefix, now_ms), 0, cron)
 
 
-def _first(timetable: operations.Every | operations.Cron, field: str, now_ms: int) -> int:
+def _first(timetable: operations.Every | operations.Cron, prefix: str, now_ms: int) -> int:
     try:
         validate(timetable)
         first_ms = first_after(timetable, now_ms)
     except TimetableError as error:
-        raise InvalidRequest.at(f"{field}.{error.field}", error.detail) from error
+        raise InvalidRequest.at(f"{prefix}schedule.{error.field}", error.detail) from error
     if first_ms is None:
         part = "until" if timetable.until_ms else "expression"
-        raise InvalidRequest.at(f"{field}.{part}", "the schedule names no instant from now on")
+        field = f"{prefix}schedule.{part}"
+        raise InvalidRequest.at(field, "the schedule names no instant from now on")
     return first_ms
 
 
@@ -85,4 +77,4 @@ def _optional(value: str | int | None, field: str) -> int | None:
 
 
 def _until(value: str | int | None, field: str) -> int:
-    return 0 if value is None else max(parse_instant(value, f"{field}.until"), 1)
+    return 0 if value is None else max(parse_instant(value, field), 1)

@@ -10,7 +10,9 @@ import msgspec
 
 from timeball.client.errors import NotFound, OutcomeUnknown
 from timeball.cluster.dispatch.dispatcher import Dispatcher
+from timeball.cluster.http.codec import check_queue_name
 from timeball.cluster.raft.errors import OutcomeUnknown as ConsensusOutcomeUnknown
+from timeball.cluster.raft.errors import Overloaded
 from timeball.cluster.raft.interface import Replica
 from timeball.cluster.settings import NodeSettings, Settings
 from timeball.cluster.state.machine import StateMachine
@@ -29,6 +31,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     dispatcher: Dispatcher
     propose: Propose
     """Puts one operation into the log; answers with its verdict, or raises what it means."""
+    congested: Callable[[], bool]
+    """Whether operations wait so long that new jobs should come later."""
     serving: Callable[[], bool]
     """Whether this node leads and has taken up its duties."""
     take_snapshot: Callable[[], int]
@@ -37,11 +41,25 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Whether this node has caught up and is in touch with a majority."""
     wall_clock_ms: Callable[[], int]
 
-    def require_queue(self, queue: str, field: str = "queue") -> None:
-        """Raise NotFound for a queue outside of the configured ones, if they are a closed list."""
+    def require_room(self) -> None:
+        """Raise Overloaded while the node is congested: before anything is spent on new jobs.
+
+        Claims and reports are not asked: they are what a congested node gets its work done by.
+        """
+        if self.congested():
+            raise Overloaded
+
+    def require_queue(self, queue: str, prefix: str = "") -> None:
+        """Raise unless the cluster serves the queue that the field `queue` after `prefix` names.
+
+        InvalidRequest: nothing can be named so; NotFound: it is outside of the configured ones,
+        and they are a closed list.
+        """
+        check_queue_name(queue, prefix)
         queues = self.settings.queues
         if queues is not None and queue not in queues:
-            raise NotFound.at(field, f"this cluster does not serve a queue {queue!r}")
+            detail = f"this cluster does not serve a queue {queue!r}"
+            raise NotFound.at(f"{prefix}queue", detail)
 
     def require_known_queue(self, queue: str | None) -> None:
         """Raise NotFound for a queue that is neither configured nor holds any job."""
@@ -51,12 +69,12 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 async def propose_all(propose: Propose, operations: Sequence[AnyOperation]) -> list[Any]:
-    """Propose several operations that one request was split into; verdicts in order.
+    """Propose the operations that one request was split into; verdicts in order.
 
     When some failed and others may have been applied, the outcome of the whole is unknown,
     whatever each error says of its own part.
     """
-    if len(operations) == 1:
+    if len(operations) == 1:  # nearly always
         return [await propose(operations[0])]
     outcomes = await asyncio.gather(
         *(propose(operation) for operation in operations), return_exceptions=True

@@ -9,19 +9,19 @@ LONGEST_TURN_S = 0.005
 
 
 class Turn:
-    """What one request has taken of the loop since it last let others run."""
+    """What one request has taken of the loop since it last let others run.
+
+    Look at it after each item of the work: `if turn.clock() >= turn.ends_s: await turn.share()`.
+    """
+
+    __slots__ = ("clock", "ends_s")
 
     def __init__(self) -> None:
         """The turn begins; call it within the running loop."""
-        self._time = asyncio.get_running_loop().time
-        self._began_s = self._time()
-
-    @property
-    def is_long(self) -> bool:
-        """Whether to share it now: look after each item."""
-        return self._time() - self._began_s >= LONGEST_TURN_S
+        self.clock = asyncio.get_running_loop().time
+        self.ends_s = self.clock() + LONGEST_TURN_S
 
     async def share(self) -> None:
         """Let others run, and begin a new turn."""
         await asyncio.sleep(0)
-        self._began_s = self._time()
+        self.ends_s = self.clock() + LONGEST_TURN_S

@@ -89,8 +89,8 @@ def job_view(
         idempotency_key=job.idempotency_key or None,
         created_at=render_instant(job.created_ms),
         next_fires=_next_fires(job, executions, now_ms, fires),
-        coalesced=job.coalesced,
-        missed=job.missed,
+        coalesced=0 if job.recurrence is None else job.recurrence.coalesced,
+        missed=0 if job.recurrence is None else job.recurrence.missed,
         execution_counts=counts,
     )
 

@@ -93,10 +93,12 @@ class Candidacy:
         A pre-vote request passes as it is: it asks about a term, it does not claim one.
         """
         engine = self._engine
+        if message.term == engine.term:
+            return True
         if message.term < engine.term:
             self._answer_lower_term(peer, message)
             return False
-        if message.term > engine.term and not isinstance(message, PreVoteRequest):
+        if not isinstance(message, PreVoteRequest):
             if isinstance(message, VoteRequest) and self._refuses_disturbance(message):
                 engine.send(peer, VoteReply(engine.term, granted=False))
                 return False

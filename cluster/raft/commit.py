@@ -5,6 +5,11 @@ keep a least spacing and few are in flight, so what comes meanwhile gathers: the
 the entries. Sources are asked at the very moment an entry is put together, so that what they bind
 (waiting claims to ready work) is bound to the latest state.
 
+Who brings new work asks `congested` first: what came before must not wait for long, and what
+finishes it must have its place. So a busy node refuses the work that it has not begun, and is left
+with what it has. Waiting is measured where it ends, at the verdict, so a saturated event loop or
+a disk that is slow counts as much as a long queue.
+
 Every proposal ends: with its verdict, or with one of the errors of `errors`. Definite errors mean
 that it was not and will not be applied; only OutcomeUnknown leaves that open.
 """
@@ -26,11 +31,11 @@ from timeball.cluster.raft.errors import (
     OutcomeUnknown,
     Overloaded,
 )
-from timeball.cluster.raft.interface import Applied, Observer, Replica
+from timeball.cluster.raft.interface import Applied, Observer, Proposer, Replica
 from timeball.cluster.raft.settings import MAX_ENTRY_WEIGHT, CommitSettings
 
 Verdict: TypeAlias = "asyncio.Future[object]"
-Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Verdict]]]
+Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Proposer]]]
 Encode: TypeAlias = Callable[[int, Sequence[Any]], bytes]
 
 _PENDING_SHARE = MAX_ENTRY_WEIGHT * 3 // 4
@@ -45,15 +50,11 @@ _SWEEPS = 20
 
 class _Proposal(msgspec.Struct):
     op: Any
-    weight: int
+    room: int
+    """What it takes of an entry."""
     size: int
     verdict: Any
     deadline: float
-
-    @property
-    def room(self) -> int:
-        """What it takes of an entry; an operation without items has a place too."""
-        return self.weight or 1
 
 
 class _Written(msgspec.Struct):
@@ -64,9 +65,11 @@ class _Written(msgspec.Struct):
     proposals: list[_Proposal]
 
 
-def _check_weight(weight: int) -> None:
+def _room(weight: int) -> int:
+    """What an operation takes of an entry; one without items has a place too."""
     if not 0 <= weight <= MAX_ENTRY_WEIGHT:
         raise ValueError(f"an operation has 0 to {MAX_ENTRY_WEIGHT} items, not {weight}")
+    return weight or 1
 
 
 class GroupCommit(Observer):
@@ -113,10 +116,25 @@ class GroupCommit(Observer):
         """Operations that wait for an entry."""
         return len(self._pending)
 
+    @property
+    def congested(self) -> bool:
+        """Whether new work should come later: the oldest operation has waited for too long, or
+        half of the queue is taken."""
+        settings = self._settings
+        if (
+            2 * len(self._pending) > settings.max_pending
+            or 2 * self._pending_bytes > settings.max_pending_bytes
+        ):
+            return True
+        oldest = self._in_flight[0].proposals if self._in_flight else self._pending
+        if not oldest:
+            return False
+        return oldest[0].deadline - settings.deadline_s < self._clock() - settings.max_wait_s
+
     def add_source(self, source: Source) -> None:
         """Ask `source(log_time_ms)` for operations whenever an entry is put together.
 
-        It yields (operation, weight, future of the verdict), and should do so lazily: what was
+        It yields (operation, weight, who is told the verdict), and should do so lazily: what was
         yielded is proposed, what was not asked for stays with the source.
         """
         self._sources.append(source)
@@ -132,7 +150,7 @@ class GroupCommit(Observer):
         `weight` is the number of numbered items in it; `size` a guess at its bytes, for the limit
         on what waits. Raises ValueError when no entry could hold the weight.
         """
-        _check_weight(weight)
+        room = _room(weight)
         verdict: Verdict = asyncio.get_running_loop().create_future()
         settings = self._settings
         if self._leading is None:
@@ -144,7 +162,7 @@ class GroupCommit(Observer):
             verdict.set_exception(Overloaded())
         else:
             deadline = self._clock() + settings.deadline_s
-            self._join_queue(_Proposal(op, weight, size, verdict, deadline))
+            self._join_queue(_Proposal(op, room, size, verdict, deadline))
             self._watch_deadlines()
             self._schedule()
         return verdict
@@ -188,13 +206,16 @@ class GroupCommit(Observer):
     def _gather(self) -> list[_Proposal]:
         """The next entry's operations: those that wait first, then those of the sources."""
         found = self._ask_sources(MAX_ENTRY_WEIGHT - min(self._pending_room, _PENDING_SHARE))
-        room = MAX_ENTRY_WEIGHT - sum(p.room for p in found)
+        room = MAX_ENTRY_WEIGHT
+        for proposal in found:
+            room -= proposal.room
         chosen: list[_Proposal] = []
         spare = self._settings.max_entry_bytes
-        while self._pending and self._pending[0].room <= room:
-            if chosen and self._pending[0].size > spare:
+        pending = self._pending
+        while pending and (proposal := pending[0]).room <= room:
+            if chosen and proposal.size > spare:
                 break  # to encode what cannot be written would only hold up the loop
-            proposal = self._leave_queue()
+            self._leave_queue()
             if proposal.verdict.done():
                 continue  # its caller has gone away before anything was written
             room -= proposal.room
@@ -208,8 +229,7 @@ class GroupCommit(Observer):
         try:
             for source in self._sources:
                 for op, weight, verdict in source(self._log_time_ms):
-                    _check_weight(weight)
-                    proposal = _Proposal(op, weight, 0, verdict, deadline)
+                    proposal = _Proposal(op, _room(weight), 0, verdict, deadline)
                     if proposal.room > room:
                         self._join_queue(proposal)
                         self._woken = True  # it may have more: ask again for the next entry

@@ -51,6 +51,8 @@ class ElectionTimer:
     def __init__(self, settings: RaftSettings, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
+        self._patience = settings.election_max_s
+        """How long to wait for a leader. Drawn anew for each election, not for each message."""
         self._last_contact = float("-inf")
         self._last_check: float | None = None
         self._excused = False
@@ -59,12 +61,16 @@ class ElectionTimer:
     def reset(self, now: float) -> None:
         """Wait a full random time from now on."""
         low, high = self._settings.election_min_s, self._settings.election_max_s
-        self.deadline = now + self._rng.uniform(low, high)
+        self._patience = self._rng.uniform(low, high)
+        self._wait(now)
+
+    def _wait(self, now: float) -> None:
+        self.deadline = now + self._patience
         self._excused = False
 
     def heard_leader(self, now: float) -> None:
         self._last_contact = now
-        self.reset(now)
+        self._wait(now)
 
     def lost_link_to_leader(self, now: float) -> None:
         """The connection broke: forget the leader, and wait only for a moment."""

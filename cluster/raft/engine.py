@@ -1,7 +1,7 @@
 """The engine: pysyncobj with what is unsafe replaced; no other module knows its insides.
 
 Of pysyncobj 0.3.17 there remain its object with the state of a Raft node (role, term, vote,
-leader, log, commit and applied index, connected nodes), its construction and status, and its
+leader, log, commit and applied index), its construction and status, and its
 helpers that change role and term. Replaced are persistence (never synced), transport (unpickles
 what strangers send), elections, replication, commit, application and snapshots; the audit of the
 faults is restated in the tests of this package, by fault id. A test pins the version, the hash of
@@ -9,7 +9,8 @@ the file, and each private name used below.
 
 The engine is driven from one event loop: a message, a proposal or a coarse tick. What the node
 writes in one turn of the loop is made durable together at the start of the next: the leader's
-messages have left by then, and a follower has gathered all that lay in its sockets.
+messages have left by then, and a follower has gathered all that lay in its sockets. A follower
+applies in the turn after that: the leader waits for its acknowledgement, nobody for its state.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pysyncobj import SyncObj, SyncObjConf
@@ -99,6 +100,24 @@ class _NoPoller:
         return
 
 
+class _Turn:
+    """Whatever goes wrong inside stops the node: half a turn must not be built upon."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._engine.halt(f"{type(error).__name__}: {error}")
+        return isinstance(error, OSError | Halted)
+
+
 class Engine(LibraryObject):  # type: ignore[misc]
     """One member's Raft state, and the turns in which it changes.
 
@@ -137,7 +156,10 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self._loop = loop
         self._observers = observers
         self._nodes = {member: Node(member) for member in self.members}
+        self._connected: set[str] = set()
+        self._turn = _Turn(self)
         self._applying = False
+        self._apply_scheduled = False
         self._flush_scheduled = False
         self.timer = ElectionTimer(settings, rng)
         self._candidacy = Candidacy(self)
@@ -173,7 +195,8 @@ class Engine(LibraryObject):  # type: ignore[misc]
 
     @property
     def term(self) -> int:
-        return int(self._SyncObj__raftCurrentTerm)
+        term: int = self._SyncObj__raftCurrentTerm
+        return term
 
     @property
     def vote(self) -> str | None:
@@ -187,19 +210,21 @@ class Engine(LibraryObject):  # type: ignore[misc]
 
     @property
     def commit_index(self) -> int:
-        return int(self._SyncObj__raftCommitIndex)
+        index: int = self._SyncObj__raftCommitIndex
+        return index
 
     @property
     def applied_index(self) -> int:
-        return int(self._SyncObj__raftLastApplied)
+        index: int = self._SyncObj__raftLastApplied
+        return index
 
     @property
     def last_index(self) -> int:
-        return int(self._SyncObj__getCurrentLogIndex())
+        return self.storage.log.last_index
 
     @property
     def last_term(self) -> int:
-        return int(self._SyncObj__getCurrentLogTerm())
+        return self.storage.log.last_term
 
     @property
     def log(self) -> MemoryLog:
@@ -210,7 +235,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         return self.storage.metadata.caught_up
 
     def connected(self, peer: str) -> bool:
-        return bool(self.isNodeConnected(self._nodes[peer]))
+        return peer in self._connected
 
     def send(self, peer: str, message: Message) -> None:
         """Send, or lose: every message may be lost, and is repeated by its rules."""
@@ -259,9 +284,11 @@ class Engine(LibraryObject):  # type: ignore[misc]
         """A message of this term's leader has come."""
         if self.leadership is not None:
             raise Halted(f"{leader} and {self.name} both lead term {self.term}")
-        self._candidacy.abandon()
-        self._SyncObj__setState(_FOLLOWER)
-        self._SyncObj__raftLeader = self._nodes[leader]
+        node = self._nodes[leader]
+        if self._SyncObj__raftLeader is not node:  # who stands for election knows no leader
+            self._candidacy.abandon()
+            self._SyncObj__setState(_FOLLOWER)
+            self._SyncObj__raftLeader = node
         self.timer.heard_leader(self.clock())
 
     def forget_leader(self) -> None:
@@ -277,16 +304,9 @@ class Engine(LibraryObject):  # type: ignore[misc]
 
     # Turns.
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Whatever goes wrong inside stops the node: half a turn must not be built upon."""
-        try:
-            yield
-        except (OSError, Halted) as error:
-            self.halt(f"{type(error).__name__}: {error}")
-        except Exception as error:
-            self.halt(f"{type(error).__name__}: {error}")
-            raise
+    def turn(self) -> _Turn:
+        """What changes the state is done within one of these; see there."""
+        return self._turn
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: ARG002, N802, N803
         if self.halted is not None:
@@ -311,13 +331,13 @@ class Engine(LibraryObject):  # type: ignore[misc]
             self._candidacy.receive(node.id, message)
 
     def _SyncObj__onNodeConnected(self, node: Node) -> None:  # noqa: N802
-        self._SyncObj__connectedNodes.add(node)
+        self._connected.add(node.id)
         if self.leadership is not None and self.halted is None:
             with self.turn():
                 self.leadership.connected(node.id)
 
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:  # noqa: N802
-        self._SyncObj__connectedNodes.discard(node)
+        self._connected.discard(node.id)
         if self.leader == node.id:
             self._SyncObj__raftLeader = None
             self.timer.lost_link_to_leader(self.clock())
@@ -349,6 +369,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         if self.halted is None:
             with self.turn():
                 self.flush()
+                self._apply_soon()
 
     def flush(self) -> None:
         """Make durable what was written, then vouch for it."""
@@ -365,11 +386,15 @@ class Engine(LibraryObject):  # type: ignore[misc]
     # Commit, application, snapshots.
 
     def commit(self, index: int) -> None:
-        """All up to `index` is committed; apply it."""
+        """All up to `index` is committed; apply it, as a follower after what is to be vouched for.
+
+        The flush that is scheduled goes on with it, once its acknowledgement has left.
+        """
         if index > self.commit_index:
             assert index <= self.last_index
             self._SyncObj__raftCommitIndex = index
-            self._SyncObj__applyLogEntries()
+            if self.leadership is not None or not self._flush_scheduled:
+                self._SyncObj__applyLogEntries()
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
         """Apply what is committed, each entry once, a bounded number in one turn."""
@@ -383,11 +408,17 @@ class Engine(LibraryObject):  # type: ignore[misc]
             self._SyncObj__tryLogCompaction()
         finally:
             self._applying = False
-        if self.applied_index < self.commit_index and self.halted is None:
-            self._loop.call_soon(self._apply_turn)
+        self._apply_soon()
         return False
 
+    def _apply_soon(self) -> None:
+        """Apply what is committed and not applied yet in the next turn."""
+        if self.applied_index < self.commit_index and not self._apply_scheduled:
+            self._apply_scheduled = True
+            self._loop.call_soon(self._apply_turn)
+
     def _apply_turn(self) -> None:
+        self._apply_scheduled = False
         if self.halted is None:
             with self.turn():
                 self._SyncObj__applyLogEntries()

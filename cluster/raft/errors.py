@@ -2,7 +2,7 @@
 
 ConsensusError
 ├── NotLeader         definite: nothing was proposed, ask the leader
-├── Overloaded        definite: a bounded queue is full, nothing was proposed
+├── Overloaded        definite: operations wait for too long or are too many, nothing was proposed
 ├── Expired           definite: the deadline passed while the proposal still waited
 ├── EntryTooLarge     definite: the operation alone exceeds the size of an entry
 ├── SnapshotUnderWay  definite: a snapshot is being taken already, no other was begun
@@ -30,10 +30,10 @@ class NotLeader(ConsensusError):
 
 
 class Overloaded(ConsensusError):
-    """The bounded queue of proposals is full; nothing was proposed."""
+    """The queue of proposals is full, or moves too slowly for new work; nothing was proposed."""
 
     def __init__(self) -> None:
-        super().__init__("the queue of proposals is full")
+        super().__init__("more operations wait to be committed than the node gets done in time")
 
 
 class Expired(ConsensusError):

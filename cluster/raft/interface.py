@@ -138,3 +138,13 @@ class Replica(Protocol):
 
     def add_observer(self, observer: Observer) -> None:
         """Observers are called in the order in which they were added."""
+
+
+class Proposer(Protocol):
+    """Who is told, once, how an operation ended: a future, or what acts in that very call."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: object, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...

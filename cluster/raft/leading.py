@@ -21,7 +21,7 @@ from timeball.cluster.raft.messages import (
     SnapshotReply,
     TimeoutNow,
 )
-from timeball.cluster.raft.progress import Progress, State
+from timeball.cluster.raft.progress import INSTALLING, REPLICATING, Progress
 
 if TYPE_CHECKING:
     from timeball.cluster.raft.engine import Engine
@@ -33,10 +33,13 @@ class Leadership:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         now = engine.clock()
+        self._quorum = quorum(len(engine.members))
         self._progress = {peer: Progress(engine.last_index + 1, now) for peer in engine.others}
         self.barrier_index = engine.last_index + 1
         self.announced = False
         """Whether the barrier is applied and observers were told."""
+        self._place: tuple[int, int, int] | None = None
+        self._message: tuple[Append, int]
         self._notice: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -75,37 +78,57 @@ class Leadership:
             return
         if self._lacks_entries_for(progress):
             self._start_install(progress)
-        if progress.state is State.INSTALLING:
+        if progress.state is INSTALLING:
             self._send_chunks(peer, progress, engine.settings.snapshot_window_chunks)
         elif self._lacks_entries_for(progress):
             return
+        elif progress.state is REPLICATING:
+            self._replicate(peer, progress)
         elif progress.may_probe:
-            self._send(peer, progress, [])
-        else:
-            limits = (engine.settings.max_append_entries, engine.settings.max_append_bytes)
-            while progress.next <= engine.last_index and progress.may_replicate(
-                engine.settings.max_inflight_bytes
-            ):
-                self._send(peer, progress, engine.log.slice(progress.next, *limits))
+            self._send_empty(peer, progress)
+
+    def _replicate(self, peer: str, progress: Progress) -> None:
+        engine = self._engine
+        limit = engine.settings.max_inflight_bytes
+        while progress.next <= engine.last_index and progress.may_replicate(limit):
+            message, size = self._entries_from(progress.next)
+            engine.send(peer, message)
+            last = progress.next - 1 + len(message.entries)
+            progress.sent(last, size, message.commit_index, engine.clock())
+
+    def _entries_from(self, start: int) -> tuple[Append, int]:
+        """The message with the entries from `start` on, and their bytes.
+
+        It is the same object for all who are at the same place, so that it is encoded once. That
+        is safe because the log of a leader only grows.
+        """
+        engine = self._engine
+        place = (start, engine.last_index, engine.commit_index)
+        if place != self._place:
+            settings = engine.settings
+            entries = engine.log.slice(
+                start, settings.max_append_entries, settings.max_append_bytes
+            )
+            size = sum(len(entry.data) for entry in entries)
+            self._place, self._message = place, (self._append_message(start - 1, entries), size)
+        return self._message
 
     def _lacks_entries_for(self, progress: Progress) -> bool:
         """Whether memory no longer holds what the follower needs, and no snapshot is on its way."""
-        if progress.state is State.INSTALLING:
+        if progress.state is INSTALLING:
             return False
         return progress.next - 1 < self._engine.log.base_index
 
-    def _send(self, peer: str, progress: Progress, entries: list[Entry]) -> None:
+    def _send_empty(self, peer: str, progress: Progress) -> None:
         engine = self._engine
         prev = progress.next - 1
-        prev_term = engine.log.term_at(prev)
-        assert prev_term is not None
-        message = self._append_message(prev, prev_term, entries)
-        engine.send(peer, message)
-        size = sum(len(entry.data) for entry in entries)
-        progress.sent(prev + len(entries), size, engine.commit_index, engine.clock())
+        engine.send(peer, self._append_message(prev, []))
+        progress.sent(prev, 0, engine.commit_index, engine.clock())
 
-    def _append_message(self, prev: int, prev_term: int, entries: list[Entry]) -> Append:
+    def _append_message(self, prev: int, entries: list[Entry]) -> Append:
         engine = self._engine
+        prev_term = engine.log.term_at(prev) if prev else 0  # every log agrees before its first
+        assert prev_term is not None
         return Append(
             engine.term,
             prev,
@@ -121,15 +144,15 @@ class Leadership:
         It follows the last entry that was sent. So its answer also tells of entries that were
         lost on the way, and makes up for answers that were.
         """
-        if progress.state is State.INSTALLING:
+        if progress.state is INSTALLING:
             # Every log agrees at index 0, so this is accepted and says nothing new.
-            self._engine.send(peer, self._append_message(0, 0, []))
+            self._engine.send(peer, self._append_message(0, []))
             progress.sent_at = now
             if now - progress.snapshot_moved_at >= self._engine.settings.probe_retry_s:
                 progress.snapshot_sent = progress.snapshot_acked
                 self._send_chunks(peer, progress, 1)
         else:
-            self._send(peer, progress, [])
+            self._send_empty(peer, progress)
 
     def tick(self, now: float) -> None:
         """Heartbeats, retries, and the end of a leader that nobody answers."""
@@ -150,7 +173,7 @@ class Leadership:
         """Whether a majority has answered lately."""
         since = now - self._engine.settings.leader_fallback_s
         heard = sum(progress.last_response > since for progress in self._progress.values())
-        return heard + 1 >= quorum(len(self._engine.members))
+        return heard + 1 >= self._quorum
 
     # Receiving.
 
@@ -177,7 +200,7 @@ class Leadership:
                 self._advance(peer)
             return
         assert reply.index <= engine.last_index, f"{peer} acknowledged more than there is"
-        if progress.accepted(reply.index):
+        if progress.accepted(reply.index) and reply.index > engine.commit_index:
             self.count()
         # The count may have ended this leadership, by a halt or by what an observer did.
         if engine.leadership is self:
@@ -194,31 +217,34 @@ class Leadership:
     def count(self) -> None:
         """Commit what a majority holds durably, if the last of it is of this very term."""
         engine = self._engine
-        held = [engine.storage.journal.durable_index]
-        held += [progress.match for progress in self._progress.values()]
-        held.sort(reverse=True)
-        index = held[quorum(len(engine.members)) - 1]
+        held = [progress.match for progress in self._progress.values()]
+        held.append(engine.storage.journal.durable_index)
+        held.sort()
+        index = held[-self._quorum]
         if index > engine.commit_index and engine.log.term_at(index) == engine.term:
-            self._expect_notice()
+            self._expect_notice(index)
             engine.commit(index)
 
-    def _expect_notice(self) -> None:
+    def _expect_notice(self, index: int) -> None:
         """See that followers learn of the commit soon, if no entry carries it to them."""
         if self._notice is None and self._engine.others:
             delay = self._engine.settings.commit_notice_s
-            self._notice = self._engine.call_later(delay, self._send_notices)
+            self._notice = self._engine.call_later(delay, lambda: self._send_notices(index))
 
-    def _send_notices(self) -> None:
+    def _send_notices(self, index: int) -> None:
+        """Tell those who have not heard of this commit; later ones get their own time."""
         self._notice = None
         engine = self._engine
         if engine.leadership is not self or engine.halted is not None:
             return
         with engine.turn():
             for peer, progress in self._progress.items():
-                told = progress.commit_sent >= engine.commit_index
-                ready = progress.state is State.REPLICATING and engine.connected(peer)
+                told = progress.commit_sent >= index
+                ready = progress.state is REPLICATING and engine.connected(peer)
                 if ready and not told and not self._lacks_entries_for(progress):
-                    self._send(peer, progress, [])
+                    self._send_empty(peer, progress)
+            if engine.commit_index > index:
+                self._expect_notice(engine.commit_index)
 
     # Snapshots.
 

@@ -24,13 +24,17 @@ class State(enum.Enum):
     INSTALLING = "installing"
 
 
+PROBING, REPLICATING, INSTALLING = State
+"""By names of this module, which are read in a tenth of the time of an enum's members."""
+
+
 class Progress:
     """One follower, as its leader sees it."""
 
     def __init__(self, next_index: int, now: float) -> None:
         self.match = 0
         self.next = next_index
-        self.state = State.PROBING
+        self.state = PROBING
         self.last_response = now
         self.sent_at = float("-inf")
         """When the last message left."""
@@ -50,14 +54,14 @@ class Progress:
 
     def become_probing(self, next_index: int) -> None:
         self.next = max(next_index, 1)
-        self.state = State.PROBING
+        self.state = PROBING
         self._awaiting = False
         self._drop_inflight()
         self.close()
 
     def become_installing(self, snapshot: Snapshot, now: float) -> None:
         self.close()
-        self.state = State.INSTALLING
+        self.state = INSTALLING
         self.snapshot = snapshot
         self.snapshot_acked = self.snapshot_sent = 0
         self.snapshot_moved_at = now
@@ -75,19 +79,19 @@ class Progress:
 
     @property
     def may_probe(self) -> bool:
-        return self.state is State.PROBING and not self._awaiting
+        return self.state is PROBING and not self._awaiting
 
     def may_replicate(self, max_inflight_bytes: int) -> bool:
         """Whether entries may go out now."""
-        return self.state is State.REPLICATING and self._inflight_bytes < max_inflight_bytes
+        return self.state is REPLICATING and self._inflight_bytes < max_inflight_bytes
 
     def sent(self, last_index: int, size: int, commit_index: int, now: float) -> None:
         """A message with the entries from `next` to `last_index` has left."""
         self.sent_at = now
         self.commit_sent = commit_index
-        if self.state is State.PROBING:
+        if self.state is PROBING:
             self._awaiting = True
-        elif self.state is State.REPLICATING and last_index >= self.next:
+        elif self.state is REPLICATING and last_index >= self.next:
             self._inflight[last_index] = size
             self._inflight_bytes += size
             self.next = last_index + 1
@@ -96,12 +100,12 @@ class Progress:
         """The follower's log agrees up to `index`; whether that is news."""
         news = index > self.match
         self.match = max(self.match, index)
-        if self.state is State.PROBING:
-            self.state = State.REPLICATING
+        if self.state is PROBING:
+            self.state = REPLICATING
             self._awaiting = False
             self._drop_inflight()
             self.next = self.match + 1
-        elif self.state is State.REPLICATING:
+        elif self.state is REPLICATING:
             self.next = max(self.next, self.match + 1)
             for last in [last for last in self._inflight if last <= index]:
                 self._inflight_bytes -= self._inflight.pop(last)
@@ -109,9 +113,9 @@ class Progress:
 
     def refused(self, reply: AppendReply, next_index: int) -> bool:
         """The follower does not hold `reply.index`; probe at `next_index`, if that is news."""
-        if self.state is State.INSTALLING or reply.index <= self.match:
+        if self.state is INSTALLING or reply.index <= self.match:
             return False
-        if self.state is State.PROBING and reply.index != self.next - 1:
+        if self.state is PROBING and reply.index != self.next - 1:
             return False
         self.become_probing(max(self.match + 1, min(next_index, reply.index)))
         return True

@@ -40,7 +40,8 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A probe, a vote request or a snapshot chunk without an answer is repeated after this."""
 
     commit_notice_s: float = 0.01
-    """Followers are told of a commit after this at the latest; the next entry may be sooner.
+    """Followers are told of a commit after this, or twice this at the latest, by a message of its
+    own; the next entry is mostly sooner, and then there is none.
 
     To tell them apart from entries costs a message to each of them, and a wakeup there; it is also
     how far a follower's reads lag behind when no further entry comes.
@@ -143,6 +144,13 @@ class CommitSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_pending_bytes: int = 64 * 1024 * 1024
     """Operations that wait for an entry; more are refused as Overloaded."""
 
+    max_wait_s: float = 0.5
+    """New work is refused while the oldest operation has waited longer than this for its verdict.
+
+    A burst that is committed in that time passes. What a node gets twice as much of as it can do
+    waits for a bit over twice this, since the oldest tells late of what has gathered behind it.
+    """
+
     deadline_s: float = 5.0
 
     def validate(self) -> None:
@@ -150,3 +158,4 @@ class CommitSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             minimum = 0 if name == "spacing_s" else 1e-9
             _require(getattr(self, name) >= minimum, f"{name} must be > 0")
+        _require(self.max_wait_s < self.deadline_s, "max_wait_s must be less than deadline_s")

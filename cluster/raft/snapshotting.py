@@ -56,9 +56,8 @@ class Snapshotting:
         passed = (index + self._offset) // period > (self._considered + self._offset) // period
         self._considered = index
         grown = index - engine.storage.position.index
-        if (passed and grown >= period / 2) or (
-            self.grown_bytes >= settings.snapshot_bytes and index >= self._not_before
-        ):
+        too_large = self.grown_bytes >= settings.snapshot_bytes and index >= self._not_before
+        if (passed and grown >= period / 2) or too_large:
             self.begin()
 
     def begin(self, again: bool = False) -> None:

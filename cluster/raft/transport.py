@@ -32,6 +32,7 @@ from timeball.cluster.raft.handshake import (
     Proof,
     Refused,
     Transcript,
+    digest_of,
 )
 from timeball.cluster.raft.messages import Message
 from timeball.cluster.raft.network import Receiver
@@ -40,6 +41,7 @@ from timeball.cluster.raft.settings import MIN_SECRET_BYTES, RaftSettings
 _logger = logging.getLogger(__name__)
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_NOTHING = digest_of(b"")
 _T = TypeVar("_T")
 
 
@@ -167,7 +169,7 @@ class Connection(asyncio.Protocol):
         self.peer = peer
         self._network.authenticated(self, peer)
 
-    def send(self, content: bytes) -> bool:
+    def send(self, content: bytes, digest: bytes) -> bool:
         """Send a frame; False when it was dropped, because too much is unsent already."""
         transport, mac = self._transport, self._send_mac
         assert transport is not None
@@ -178,12 +180,12 @@ class Connection(asyncio.Protocol):
         if unsent + len(content) > self._network.settings.max_send_buffer_bytes:
             return False
         self._spoke_at = self._network.clock()
-        transport.write(_frame(content, mac.next(content)))
+        transport.write(_frame(content, mac.next_of(digest)))
         return True
 
     def ping_if_quiet(self, now: float, quiet_s: float) -> None:
         if now - self._spoke_at >= quiet_s:
-            self.send(b"")
+            self.send(b"", _NOTHING)
 
 
 _REFUSALS_TOLD_EVERY_S = 10.0
@@ -216,6 +218,10 @@ class TcpNetwork:
         self._strangers: set[Connection] = set()
         self._connections: dict[str, dict[str, Connection]] = {}
         """By peer, then by who dialled."""
+        self._message: Message | None = None
+        """The last that was sent, as such, encoded, and hashed."""
+        self._content = b""
+        self._digest = _NOTHING
         self._tasks: list[asyncio.Task[None]] = []
         self.dropped = 0
         """Messages not sent, for want of a connection or of room in its buffer."""
@@ -252,7 +258,10 @@ class TcpNetwork:
 
     def send(self, peer: str, message: Message) -> bool:
         connection = self._preferred(peer)
-        if connection is None or not connection.send(_encoder.encode(message)):
+        if message is not self._message:  # one that goes to several is encoded once
+            self._message, self._content = message, _encoder.encode(message)
+            self._digest = digest_of(self._content)
+        if connection is None or not connection.send(self._content, self._digest):
             self.dropped += 1
             return False
         return True

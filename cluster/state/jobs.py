@@ -12,13 +12,13 @@ from timeball.cluster.state.operations import (
     NewJob,
     RetryPolicy,
 )
-from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState
+from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
 from timeball.cluster.state.store import NO_EXECUTIONS, Store
 from timeball.cluster.state.transitions import Event
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
 from timeball.wheel import PRIORITIES
 
-_ACTIVE = JobState.ACTIVE
+_DEFAULT_POLICY = RetryPolicy()
 _CREATED = CreateStatus.CREATED
 _INVALID = Created(CreateStatus.INVALID, 0, 0)
 _FULL = Created(CreateStatus.FULL, 0, 0)
@@ -43,8 +43,8 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
 
 
 def _create(store: Store, new: NewJob) -> Created:
-    policy = store.policies.get(new.retry)
-    if not (_within_limits(new) and (policy is not None or _sound_policy(new.retry))):
+    policy = _policy(store, new.retry)
+    if policy is None or not _within_limits(new):
         return _INVALID
     settings = store.settings
     key = new.idempotency_key
@@ -59,16 +59,15 @@ def _create(store: Store, new: NewJob) -> Created:
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):
         return _FULL
-    job = _add_job(store, new, policy or store.share_policy(new.retry))
-    nominal_ms = job.planned_ms
+    nominal_ms = new.first_ms or min(store.log_time_ms + new.delay_ms, limits.MAX_TIME_MS)
+    job = _add_job(store, new, policy, nominal_ms)
     if key:
         store.keys.add(KeyRecord(key, job.created_ms, new.fingerprint, job.id, nominal_ms))
     return Created(_CREATED, job.id, nominal_ms)
 
 
-def _add_job(store: Store, new: NewJob, policy: RetryPolicy) -> Job:
-    nominal_ms = new.first_ms or min(store.log_time_ms + new.delay_ms, limits.MAX_TIME_MS)
-    one_shot = new.timetable is None
+def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int) -> Job:
+    timetable = new.timetable
     job = Job(
         store.number_job(),
         new.queue,
@@ -78,20 +77,25 @@ def _add_job(store: Store, new: NewJob, policy: RetryPolicy) -> Job:
         new.priority,
         new.partition_key,
         new.timeout_ms,
-        new.timetable,
-        _ACTIVE,
-        nominal_ms,
-        0,
-        0,
         new.idempotency_key,
-        NO_EXECUTIONS if one_shot else {},
-        one_shot,
+        NO_EXECUTIONS if timetable is None else {},
+        None if timetable is None else Recurrence(timetable, nominal_ms),
     )
     store.add_job(job)
     store.add_execution(job, nominal_ms, job.id)
-    if not one_shot:
+    if timetable is not None:
         store.touched.append(job)
     return job
+
+
+def _policy(store: Store, retry: RetryPolicy | None) -> RetryPolicy | None:
+    """The policy that a job is to hold, shared by all that have it; None if it is unsound."""
+    if retry is None:
+        return _DEFAULT_POLICY
+    known = store.policies.get(retry)
+    if known is None and _sound_policy(retry):
+        known = store.share_policy(retry)
+    return known
 
 
 def _within_limits(new: NewJob) -> bool:
@@ -147,7 +151,7 @@ def _cancel_status(store: Store, job: Job) -> CancelStatus:
     executions = store.executions_of(job)
     if any(_held(execution) for execution in executions):
         return CancelStatus.REQUESTED
-    if job.timetable is None and executions[0].state is not ExecutionState.CANCELLED:
+    if job.recurrence is None and executions[0].state is not ExecutionState.CANCELLED:
         return CancelStatus.FINISHED
     return CancelStatus.CANCELLED
 
@@ -163,13 +167,16 @@ def advance_timetables(store: Store, operation: AdvanceTimetables) -> list[bool]
 
 def _advance(store: Store, item: Advance) -> bool:
     job = store.job_to_change(item.job)
-    if job is None or job.timetable_ended or not _advance_is_sound(job, item):
+    recurrence = None if job is None else job.recurrence
+    if job is None or recurrence is None or recurrence.ended:
         return False
-    store.timetables.discard(job.planned_ms, job)
-    job.planned_ms = item.planned_ms
-    store.timetables.add(job.planned_ms, job)
-    job.coalesced += item.coalesced
-    job.missed += item.missed
+    if not _advance_is_sound(recurrence, item):
+        return False
+    store.timetables.discard(recurrence.planned_ms, job)
+    recurrence.planned_ms = item.planned_ms
+    store.timetables.add(recurrence.planned_ms, job)
+    recurrence.coalesced += item.coalesced
+    recurrence.missed += item.missed
     store.counters.coalesced += item.coalesced
     store.counters.missed += item.missed
     for nominal_ms in item.nominals:
@@ -181,8 +188,10 @@ def _advance(store: Store, item: Advance) -> bool:
     return True
 
 
-def _advance_is_sound(job: Job, item: Advance) -> bool:
-    if item.after_ms != job.planned_ms or len(item.nominals) > limits.MAX_OCCURRENCES_PER_ADVANCE:
+def _advance_is_sound(recurrence: Recurrence, item: Advance) -> bool:
+    if item.after_ms != recurrence.planned_ms:
+        return False
+    if len(item.nominals) > limits.MAX_OCCURRENCES_PER_ADVANCE:
         return False
     latest_ms = item.after_ms
     for nominal_ms in item.nominals:

@@ -70,10 +70,11 @@ def claim(store: Store, operation: Claim) -> list[int]:
         token if _lease(store, job, nominal_ms, token, worker, lease_ms) else 0
         for (job, nominal_ms), token in zip(wanted, store.number_tokens(len(wanted)), strict=True)
     ]
+    store.counters.claimed += len(tokens) - tokens.count(0)
     if request_id:
-        grants = [(*hold, token) for hold, token in zip(wanted, tokens, strict=True) if token]
-        if grants:
-            store.claims.add(ClaimRecord(request_id, store.log_time_ms, grants))
+        granted = [token for token in tokens if token]
+        if granted:
+            store.claims.add(ClaimRecord(request_id, store.log_time_ms, granted))
     return tokens
 
 
@@ -82,7 +83,8 @@ def remembered_claim(store: Store, request_id: str) -> list[tuple[int, int, int]
     record = store.claims.find(request_id, store.log_time_ms, store.settings.claim_memory_ms)
     if record is None:
         return None
-    return [grant for grant in record.grants if grant[2] in store.leased]
+    held = [store.leased[token] for token in record.tokens if token in store.leased]
+    return [(execution.job.id, execution.nominal_ms, execution.token) for execution in held]
 
 
 def _lease(
@@ -94,7 +96,6 @@ def _lease(
         return False
     store.lease(execution, token)
     execution.attempts_used += 1
-    store.counters.claimed += 1
     attempts = execution.attempts
     if attempts is None:
         execution.attempts = [Attempt(token, worker, lease_ms, now_ms)]
@@ -131,22 +132,24 @@ def succeed(store: Store, operation: Succeed) -> list[Verdict]:
 
 
 def _succeed(store: Store, item: Success) -> Verdict:
-    execution = store.execution_to_change(item.job, item.nominal_ms)
+    execution = store.held(item.job, item.nominal_ms, item.token)
     if execution is None:
-        return Verdict.UNKNOWN
-    verdict = _judge(store, execution, item.token, _SUCCEEDED)
-    if verdict is _DUPLICATE and execution.result != item.result:
-        store.counters.stale += 1
-        return Verdict.FINISHED
-    if verdict is not _ACCEPTED:
-        return verdict
+        execution = store.execution_to_change(item.job, item.nominal_ms)
+        if execution is None:
+            return Verdict.UNKNOWN
+        verdict = _judge(store, execution, item.token, _SUCCEEDED)
+        if verdict is _DUPLICATE and execution.result != item.result:
+            store.counters.stale += 1
+            return Verdict.FINISHED
+        if verdict is not _ACCEPTED:
+            return verdict
     if len(item.result) > limits.MAX_RESULT_BYTES:
         return Verdict.TOO_LARGE
     _close_attempt(store, execution, _SUCCEEDED, item.started_ms)
     execution.result = item.result
     store.finish(execution, _SUCCEED, _DONE)
     store.counters.succeeded += 1
-    return verdict
+    return _ACCEPTED
 
 
 def fail(store: Store, operation: Fail) -> list[Verdict]:

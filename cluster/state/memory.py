@@ -50,13 +50,13 @@ class RequestRecord(Remembered):
 
 
 class ClaimRecord(Remembered):
-    """A request id of `Claim` and its grants as (job, nominal_ms, token)."""
+    """A request id of `Claim` and the tokens that it was granted."""
 
-    grants: list[tuple[int, int, int]]
+    tokens: list[int]
 
     def weight(self) -> int:
         """The number of leases granted."""
-        return len(self.grants)
+        return len(self.tokens)
 
 
 R = TypeVar("R", bound=Remembered)

@@ -32,6 +32,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True
 class RetryPolicy(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How often and how soon a failed execution is tried again.
 
+    The defaults are part of the log's format: see `NewJob.retry`.
     The delay before attempt n+1 is ``initial_ms * multiplier_pct/100 ** (n-1)``, capped
     at `max_ms`; `jitter_pct` per cent of it are replaced by a deterministic share.
     """
@@ -70,7 +71,9 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `payload` is MessagePack. The first nominal time is `first_ms` (epoch ms), or, when
     that is 0, the entry's log-time plus `delay_ms`. `timetable` is None for a one-shot
-    job. `idempotency_key` is "" for none; `fingerprint` identifies the request behind it.
+    job. `retry` is None for the policy of `RetryPolicy()`, which most jobs have: it is neither
+    carried nor compared for each. `idempotency_key` is "" for none; `fingerprint` identifies
+    the request behind it.
     """
 
     queue: str
@@ -80,7 +83,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     timetable: Every | Cron | None = None
     priority: int = 5
     partition_key: str = ""
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy | None = None
     timeout_ms: int = 0
     idempotency_key: str = ""
     fingerprint: bytes = b""

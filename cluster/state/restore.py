@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any, NoReturn
 
 import msgspec
@@ -11,12 +12,14 @@ from timeball.cluster.state import limits
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import NUMBERED_PER_ENTRY
 from timeball.cluster.state.records import (
+    Counters,
     Execution,
     ExecutionState,
     Job,
     JobState,
     Outcome,
     QueueCounts,
+    Recurrence,
 )
 from timeball.cluster.state.snapshot import (
     CLAIMS,
@@ -177,7 +180,9 @@ class _Loader:
         store.applied_index = header.applied_index
         store.log_time_ms = header.log_time_ms
         store.settings = header.settings
-        store.counters = header.counters
+        if len(header.counters) > len(fields(Counters)):
+            _refuse("totals that are not known here")
+        store.counters = Counters(*header.counters)
         self._highest_number = (header.applied_index + 1) * NUMBERED_PER_ENTRY - 1
 
     def _queue(self, totals: QueueTotals) -> None:
@@ -192,16 +197,18 @@ class _Loader:
         )
 
     def _job(self, record: JobRecord) -> None:
-        one_shot = record.timetable is None
+        recurrence, execution = record.recurrence, record.execution
         if not self._last_job < record.id <= self._highest_number:
             _refuse(f"job id {record.id} does not rise within the log")
         if record.queue not in self._store.queues:
             _refuse(f"job {record.id} is of no known queue")
-        if one_shot is (record.execution is None) or (one_shot and not record.timetable_ended):
+        if (recurrence is None) is (execution is None):
             _refuse(f"job {record.id} is neither one-shot nor recurring")
-        if not record.timetable_ended and record.state is not JobState.ACTIVE:
-            _refuse(f"job {record.id} has ended, and its timetable has not")
-        self._check_time(record.planned_ms, record.created_ms)
+        if recurrence is not None:
+            self._check_time(recurrence.planned_ms)
+            if not recurrence.ended and record.state is not JobState.ACTIVE:
+                _refuse(f"job {record.id} has ended, and its timetable has not")
+        self._check_time(record.created_ms)
         self._last_job = record.id
         job = Job(
             record.id,
@@ -212,34 +219,30 @@ class _Loader:
             record.priority,
             self._share(record.partition_key),
             record.timeout_ms,
-            record.timetable,
-            record.state,
-            record.planned_ms,
-            record.coalesced,
-            record.missed,
             record.idempotency_key,
-            NO_EXECUTIONS if one_shot else {},
-            record.timetable_ended,
+            NO_EXECUTIONS if recurrence is None else {},
+            None if recurrence is None else Recurrence(*msgspec.structs.astuple(recurrence)),
+            record.state,
         )
         self._store.add_job(job)
-        if record.execution is not None:
-            if record.execution.job != job.id or record.execution.nominal_ms != job.planned_ms:
+        if execution is not None:
+            if execution.job != job.id:
                 _refuse(f"job {job.id} holds an execution that is not its own")
-            job.executions = self._execution(job, record.execution)
+            job.executions = self._execution(job, execution)
 
     def _occurrence(self, record: ExecutionRecord) -> None:
         job = self._store.jobs.get(record.job)
-        if job is None or not isinstance(job.executions, dict) or job.timetable is None:
+        if job is None or not isinstance(job.executions, dict) or job.recurrence is None:
             _refuse(f"execution {record.job}-{record.nominal_ms} is of no recurring job")
         latest = next(reversed(job.executions), -1)
-        if not latest < record.nominal_ms <= job.planned_ms:
+        if not latest < record.nominal_ms <= job.recurrence.planned_ms:
             _refuse(f"execution {record.job}-{record.nominal_ms} is out of order")
         job.executions[record.nominal_ms] = self._execution(job, record)
 
     def _execution(self, job: Job, record: ExecutionRecord) -> Execution:
         self._check_execution(record)
         # Equal instants share one integer: a million pending ones are counted in bytes.
-        nominal_ms = job.planned_ms if record.nominal_ms == job.planned_ms else record.nominal_ms
+        nominal_ms = record.nominal_ms
         for attempt in record.attempts or ():
             attempt.worker = self._share(attempt.worker)
         execution = Execution(

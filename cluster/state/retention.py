@@ -7,6 +7,7 @@ records at the same entry and no entry stalls for it.
 from __future__ import annotations
 
 from timeball.cluster.state.limits import TRIM_STEP
+from timeball.cluster.state.records import Execution
 from timeball.cluster.state.store import EndedJob, Store
 
 
@@ -27,16 +28,22 @@ def trim(store: Store) -> None:
 
 def _trim_finished(store: Store, steps: int) -> None:
     finished = store.finished
-    surplus = len(finished) - store.settings.keep_finished
+    surplus = min(len(finished) - store.settings.keep_finished, steps)
+    for _ in range(surplus):
+        _drop(store, finished.popleft())
     newest_gone_ms = store.log_time_ms - store.settings.keep_finished_ms
-    for step in range(min(steps, len(finished))):
-        if step >= surplus and finished[0].finished_ms > newest_gone_ms:
+    for _ in range(steps - max(surplus, 0)):
+        if not finished or finished[0].finished_ms > newest_gone_ms:
             return
-        ended = finished.popleft()
-        if isinstance(ended, EndedJob):
-            store.drop_job(ended.job)
-        else:
-            store.drop_execution(ended)
+        _drop(store, finished.popleft())
+
+
+def _drop(store: Store, ended: Execution | EndedJob) -> None:
+    if type(ended) is Execution:
+        store.drop_execution(ended)
+    else:
+        assert isinstance(ended, EndedJob)
+        store.drop_job(ended.job)
 
 
 def _trim_dead(store: Store, steps: int) -> None:

@@ -36,19 +36,22 @@ def guess_bytes(operation: AnyOperation) -> int:
     """The guess for one operation."""
     match operation:
         case CreateJobs(request_id, jobs):
-            texts = len(request_id) + sum(
-                len(job.partition_key) + len(job.idempotency_key) for job in jobs
-            )
-            rest = sum(
-                len(job.payload) + (_JOB if job.timetable is None else _JOB + _TIMETABLE)
-                for job in jobs
-            )
+            texts = len(request_id)
+            rest = len(jobs) * _JOB
+            for job in jobs:
+                texts += len(job.partition_key) + len(job.idempotency_key)
+                rest += len(job.payload)
+                if job.timetable is not None:
+                    rest += _TIMETABLE
             return _HEAD + rest + texts * _CHARACTER
+        case Succeed(items):
+            size = _HEAD + len(items) * _REPORT
+            for item in items:
+                size += len(item.result)
+            return size
         case Fail(items):
             texts = sum(len(item.error_type) + len(item.message) for item in items)
             return _HEAD + len(items) * _REPORT + texts * _CHARACTER
-        case Succeed(items):
-            return _HEAD + sum(len(item.result) + _REPORT for item in items)
         case Claim(worker, request_id, _, executions):
             return _HEAD + (len(worker) + len(request_id)) * _CHARACTER + len(executions) * _HOLD
         case AdvanceTimetables(items):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import astuple
 from struct import Struct as Layout
 from typing import Any
 
@@ -31,11 +32,11 @@ from timeball.cluster.state.operations import (
 )
 from timeball.cluster.state.records import (
     Attempt,
-    Counters,
     Execution,
     ExecutionState,
     Job,
     JobState,
+    Recurrence,
 )
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
 
@@ -63,7 +64,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
     applied_index: int
     log_time_ms: int
     settings: ClusterSettings
-    counters: Counters
+    counters: tuple[int, ...]
 
 
 class QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -93,6 +94,16 @@ class ExecutionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     attempts: list[Attempt] | None
 
 
+class RecurrenceRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How far a recurring job has come, as dumped."""
+
+    timetable: Every | Cron
+    planned_ms: int
+    coalesced: int
+    missed: int
+    ended: bool
+
+
 class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A job as dumped, with the execution of a one-shot job (see `_job_record`)."""
 
@@ -104,13 +115,9 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     priority: int
     partition_key: str
     timeout_ms: int
-    timetable: Every | Cron | None
-    state: JobState
-    planned_ms: int
-    coalesced: int
-    missed: int
     idempotency_key: str
-    timetable_ended: bool
+    state: JobState
+    recurrence: RecurrenceRecord | None
     execution: ExecutionRecord | None
 
 
@@ -135,8 +142,19 @@ def _execution_record(execution: Execution) -> bytes:
     return _encode(_execution_fields(execution))
 
 
+def _recurrence_fields(recurrence: Recurrence) -> tuple[Any, ...]:
+    return (
+        recurrence.timetable,
+        recurrence.planned_ms,
+        recurrence.coalesced,
+        recurrence.missed,
+        recurrence.ended,
+    )
+
+
 def _job_record(job: Job) -> bytes:
     executions = job.executions
+    recurrence = job.recurrence
     return _encode(
         (
             job.id,
@@ -147,13 +165,9 @@ def _job_record(job: Job) -> bytes:
             job.priority,
             job.partition_key,
             job.timeout_ms,
-            job.timetable,
-            job.state,
-            job.planned_ms,
-            job.coalesced,
-            job.missed,
             job.idempotency_key,
-            job.timetable_ended,
+            job.state,
+            None if recurrence is None else _recurrence_fields(recurrence),
             None if isinstance(executions, dict) else _execution_fields(executions),
         )
     )
@@ -194,7 +208,7 @@ class Dump:
                     store.applied_index,
                     store.log_time_ms,
                     store.settings,
-                    store.counters,
+                    astuple(store.counters),
                 ),
             )
         )
@@ -242,7 +256,7 @@ class Dump:
         """Keep the record of an execution, and of its job, likewise."""
         job = execution.job
         self.keep_job(job)
-        recurring = job.timetable is not None
+        recurring = job.recurrence is not None
         if recurring and job.id >= self._reading and execution.sequence < self._end:
             kept = self._executions.setdefault(job.id, {})
             if execution.nominal_ms not in kept:

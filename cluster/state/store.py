@@ -224,6 +224,19 @@ class Store:
         if self.dump is not None:
             self.dump.keep_execution(execution)
 
+    def held(self, job_id: int, nominal_ms: int, token: int) -> Execution | None:
+        """The execution of this identity, if it is leased under this token; it may change now."""
+        execution = self.leased.get(token)
+        if (
+            execution is not None
+            and execution.nominal_ms == nominal_ms
+            and execution.job.id == job_id
+        ):
+            if self.dump is not None:
+                self.dump.keep_execution(execution)
+            return execution
+        return None
+
     def executions_of(self, job: Job) -> list[Execution]:
         """The kept executions of a job by nominal time."""
         executions = job.executions
@@ -237,13 +250,14 @@ class Store:
         counts.jobs += 1
         job.queue = counts.name
         self.jobs.add(job)
-        if not job.timetable_ended:
-            self.timetables.add(job.planned_ms, job)
+        recurrence = job.recurrence
+        if recurrence is not None and not recurrence.ended:
+            self.timetables.add(recurrence.planned_ms, job)
 
     def add_execution(self, job: Job, nominal_ms: int, sequence: int) -> Execution:
         """Create the occurrence of `job` at `nominal_ms`, scheduled for then."""
         execution = Execution(job, nominal_ms, nominal_ms, sequence)
-        if job.timetable is None:
+        if job.recurrence is None:
             job.executions = execution
         else:
             assert isinstance(job.executions, dict)
@@ -298,7 +312,7 @@ class Store:
                 counts.cancelled += 1
                 counts.total_cancelled += 1
         self.touched.append(execution)
-        if job.timetable_ended and job.state is _ACTIVE:
+        if job.state is _ACTIVE and job.timetable_ended:
             self.complete_if_idle(job)
 
     def _leave(self, execution: Execution, counts: QueueCounts) -> None:
@@ -318,9 +332,10 @@ class Store:
 
     def end_timetable(self, job: Job) -> None:
         """No further occurrence will come."""
-        if not job.timetable_ended:
-            self.timetables.discard(job.planned_ms, job)
-            job.timetable_ended = True
+        recurrence = job.recurrence
+        if recurrence is not None and not recurrence.ended:
+            self.timetables.discard(recurrence.planned_ms, job)
+            recurrence.ended = True
             self.touched.append(job)
             if not job.executions:
                 self.finished.append(EndedJob(job, self.log_time_ms))

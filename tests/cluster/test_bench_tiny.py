@@ -16,6 +16,7 @@ from timeball.bench.load import benches
 from timeball.bench.load.benches import Options
 from timeball.bench.load.driver import RunFailed
 from timeball.bench.load.plot import plot
+from timeball.bench.load.render import failures
 from timeball.cluster.localcluster import LocalCluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -43,6 +44,10 @@ def show(_text: str, _share: float) -> None:
 def tiny(cluster: LocalCluster, **other: Any) -> Options:
     fields: dict[str, Any] = {"rate": 200.0, "seconds": 1.0, "warmup_s": 0.5, "executions": 300}
     return Options(**{**fields, "batch": 20, "urls": cluster.urls, **other})
+
+
+def is_empty(folder: Path) -> bool:
+    return not list(folder.iterdir())
 
 
 def clean(figures: dict[str, Any]) -> bool:
@@ -90,6 +95,23 @@ async def test_fire_lag_in_each_mode(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+async def test_the_peak_is_searched_for_and_each_rate_told(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    options = tiny(cluster, lowest=100.0, highest=150.0, p99_ms=60_000.0, workers=1)
+    figures, observed = await benches.peak(tmp_path, options, show)
+    assert clean(figures)
+    assert set(NAMED) <= set(figures)
+    tried = figures["probes"]
+    assert [probe["rate"] for probe in tried[:1]] == [100.0]
+    held = [probe["rate"] for probe in tried if probe["held"]]
+    assert figures["rate_held"] == max(held, default=None)
+    assert all(bool(probe["why_not"]) != probe["held"] for probe in tried)
+    assert figures["rate_requested"] == (max(held) if held else 100.0)
+    assert observed.plan.rate == figures["rate_requested"]
+    assert is_empty(tmp_path)  # a probe leaves nothing behind
+
+
 async def test_submit_and_claim(cluster: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "submit").mkdir()
     submitted = await benches.submit(tmp_path / "submit", tiny(cluster), show)
@@ -111,13 +133,27 @@ async def test_a_burst_comes_in_the_order_of_creation(
     assert 0 <= figures["first_ms"] <= figures["all_in_hands_ms"]
 
 
+async def test_what_a_full_cluster_refuses_is_counted_and_nothing_is_lost(tmp_path: Path) -> None:
+    full = LocalCluster.in_folder(tmp_path / "nodes", limits={"max_pending": 50})
+    async with full as cluster:
+        options = tiny(cluster, mode="preloaded", workers=1)
+        figures, _ = await benches.fire_lag(tmp_path, options, show)
+    assert failures(figures) == []
+    account = figures["account"]
+    assert (account["acknowledged"], account["accepted"], figures["lost"]) == (50, 50, 0)
+    assert figures["refused"] == 250
+
+
 async def test_scale_weighs_pending_executions_and_restarts(tmp_path: Path) -> None:
-    options = Options(rate=100.0, seconds=1.0, warmup_s=0.5, batch=20, workers=1, pending=2_000)
+    options = Options(
+        rate=100.0, seconds=1.0, warmup_s=0.5, batch=20, workers=1, pending=2_000, keyed=True
+    )
     figures, _ = await benches.scale(tmp_path, options, show)
     assert clean(figures)
     assert figures["scale"]["pending"] == 2_000
-    assert all(size > 0 for size in figures["scale"]["bytes_per_pending"].values())
-    assert figures["scale"]["restart_to_ready_s"] > 0
+    for weighed in (figures["scale"], figures["scale_with_keys"]):
+        assert all(size > 0 for size in weighed["bytes_per_pending"].values())
+        assert weighed["restart_to_ready_s"] > 0
     for role in ("leader", "follower", "worker", "submitter"):
         assert figures["cpu_us_per_execution"][role] is not None
     assert figures["rss_mb"]["leader"] > 0

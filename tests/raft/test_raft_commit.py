@@ -141,7 +141,7 @@ async def test_an_entry_holds_at_most_4096_numbered_items():
 async def test_operations_without_items_have_a_place_too():
     bench = Bench(max_in_flight=100)
     for number in range(5000):
-        bench.commit.propose(number, weight=0)
+        bench.commit.propose(number, weight=0, size=1)
     await asyncio.sleep(0.1)
     assert [len(ops) for ops in bench.entries()] == [4096, 904]
 
@@ -198,6 +198,106 @@ async def test_the_queue_is_bounded_by_count_and_by_bytes():
         futures[2].result()
     await turn()
     assert not bench.commit.propose(9, size=900).done(), "what was written waits no more"
+
+
+@virtual
+async def test_new_work_is_unwelcome_while_the_oldest_waits_too_long():
+    bench = Bench(max_wait_s=0.5, max_in_flight=1)
+    assert not bench.commit.congested
+    bench.commit.propose("first")
+    await asyncio.sleep(0.3)
+    bench.commit.propose("second")
+    assert not bench.commit.congested
+    await asyncio.sleep(0.21)
+    assert bench.commit.congested, "what is written counts until it is committed"
+    bench.replica.commit()
+    assert not bench.commit.congested, "the second has waited for 0.21 s"
+    await turn()
+    bench.commit.propose("third")
+    await asyncio.sleep(0.3)
+    assert bench.commit.congested
+    bench.replica.commit()
+    await turn()
+    assert not bench.commit.congested
+    bench.replica.commit()
+    await asyncio.sleep(10)
+    assert not bench.commit.congested, "an idle node is not"
+
+
+@virtual
+async def test_what_waits_in_the_queue_alone_makes_new_work_unwelcome_too():
+    bench = Bench(max_wait_s=0.5)
+    bench.commit._flush = lambda: None  # as if the loop never came to it
+    bench.commit.propose("first")
+    await asyncio.sleep(0.51)
+    assert bench.commit.congested
+
+
+@virtual
+async def test_half_of_the_queue_is_kept_for_what_ends_work():
+    for settings, size in ({"max_pending": 6}, 1), ({"max_pending_bytes": 6000}, 1000):
+        bench = Bench(**settings)
+        for _ in range(3):
+            bench.commit.propose("create", size=size)
+        assert not bench.commit.congested
+        bench.commit.propose("create", size=size)
+        assert bench.commit.congested
+        reports = [bench.commit.propose("report", size=size) for _ in range(2)]
+        assert not any(report.done() for report in reports)
+
+
+@virtual
+async def test_a_burst_on_an_idle_node_is_welcome():
+    bench = Bench()
+    for _ in range(50):
+        assert not bench.commit.congested
+        bench.commit.propose("create of a hundred", weight=100)
+        if len(bench.replica.log) > bench.replica.applied:
+            bench.replica.commit()
+        await asyncio.sleep(0.008)
+
+
+@pytest.mark.parametrize("load", [0.8, 1.5, 3])
+def test_overload_is_refused_at_the_door_and_what_was_taken_is_done_in_time(load: float):
+    """A node that commits 1,000 operations a second gets 200 reports, and creates for its rest."""
+
+    @virtual
+    async def run() -> None:
+        bench = Bench()
+        loop = bench.loop
+        waits: list[float] = []
+        refused = 0
+
+        async def work() -> None:
+            while True:
+                await asyncio.sleep(0.001)
+                if bench.replica.applied < len(bench.replica.log):
+                    await asyncio.sleep(len(bench.entries()[bench.replica.applied]) / 1000)
+                    bench.replica.commit()
+
+        def propose(op: str) -> asyncio.Future[object]:
+            future, began = bench.commit.propose(op), loop.time()
+            future.add_done_callback(lambda _: waits.append(loop.time() - began))
+            return future
+
+        working = loop.create_task(work())
+        taken = []
+        for step in range(1000):
+            taken += [propose("report"), propose("report")]
+            for _ in range(int(step * 8 * load) - int((step - 1) * 8 * load)):
+                if bench.commit.congested:
+                    refused += 1
+                else:
+                    taken.append(propose("create"))
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(5)
+        working.cancel()
+        assert all(future.exception() is None for future in taken), "nothing was given up"
+        assert bool(refused) == (load > 1)
+        assert max(waits) < 1.5 * max(1, load) * bench.commit._settings.max_wait_s
+        assert len(taken) > 0.75 * min(1, load) * 10_000, "the node is kept busy"
+
+    run()
 
 
 @virtual

@@ -32,9 +32,8 @@ READ_OR_SET = {
     "raftLastApplied",
     "raftLog",
     "needLoadDumpFile",
-    "connectedNodes",
 }
-CALLED = {"setState", "setCurrentTerm", "getCurrentLogIndex", "getCurrentLogTerm"}
+CALLED = {"setState", "setCurrentTerm"}
 OVERRIDDEN = {
     "onMessageReceived": ["node", "message"],
     "onNodeConnected": ["node"],

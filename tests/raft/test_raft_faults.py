@@ -310,8 +310,23 @@ async def test_f8_who_hears_a_leader_refuses_even_a_higher_term_unless_the_leade
     puppet.say("c", VoteRequest(2, 9, 1, caught_up=True, transfer=False))
     assert [m.granted for m in puppet.heard(peer="c")] == [False, False]
     assert puppet.consensus.term == 1
+    puppet.say("c", PreVoteRequest(2, 9, 1, caught_up=True))
+    assert puppet.heard(peer="c") == [PreVoteReply(1, 2, granted=False)]
+    assert puppet.consensus.term == 1, "who only asks about a term does not claim it"
     puppet.say("c", VoteRequest(2, 9, 1, caught_up=True, transfer=True))
     assert puppet.heard(VoteReply, "c") == [VoteReply(2, granted=True)]
+
+
+@virtual
+async def test_f8_a_candidate_that_hears_its_terms_leader_follows_and_counts_no_more_votes():
+    puppet = await Puppet.start()
+    await puppet.cluster.wait(lambda: puppet.heard(PreVoteRequest))
+    puppet.say("b", PreVoteReply(0, 0, granted=True))
+    assert puppet.consensus.role == "candidate"
+    puppet.follow(term=1)
+    assert (puppet.consensus.role, puppet.consensus.leader) == ("follower", "b")
+    puppet.say("c", VoteReply(1, granted=True))
+    assert puppet.consensus.role == "follower"
 
 
 @virtual
@@ -400,9 +415,71 @@ async def test_f10_raft09_an_exception_in_an_observer_applies_nothing_twice():
 async def test_f10_a_long_backlog_is_applied_in_turns():
     puppet = await Puppet.start(max_apply_per_turn=10)
     puppet.follow(*[(1, b"%d" % n) for n in range(35)], commit=35)
-    assert puppet.consensus.applied_index == 10
-    await asyncio.sleep(0.001)
-    assert puppet.consensus.applied_index == 35
+    seen = []
+    for _ in range(8):
+        seen.append(puppet.consensus.applied_index)
+        await asyncio.sleep(0)
+    assert sorted(set(seen)) == [0, 10, 20, 30, 35]
+    assert seen[-1] == 35
+
+
+@virtual
+async def test_a_follower_acknowledges_before_it_applies():
+    puppet = await Puppet.start()
+    puppet.follow((1, b"x"))
+    await puppet.settle()
+    puppet.heard()
+    puppet.follow((1, b"y"), prev=(1, 1), commit=1)
+    await asyncio.sleep(0)
+    assert puppet.heard(AppendReply) == [AppendReply(1, True, 2)]
+    assert puppet.consensus.applied_index == 0, "sockets are written at the end of the turn"
+    await asyncio.sleep(0)
+    assert puppet.consensus.applied_index == 1
+
+
+@virtual
+async def test_a_commit_is_told_by_the_next_entry_or_soon_by_itself():
+    cluster = await Cluster().start()
+    await cluster.propose(b"first")
+    leader = cluster.leader
+    await asyncio.sleep(0.1)
+    cluster.wire.sent.clear()
+    for number in range(100):
+        leader.consensus.append(b"%d" % number)
+        await asyncio.sleep(0.0023)
+    appends = [m for _, _, m in cluster.wire.sent if isinstance(m, Append)]
+    assert len(appends) == 200
+    assert all(message.entries for message in appends), "entries told of every commit"
+    last = leader.consensus.last_index
+    notice_s = cluster.settings.commit_notice_s
+    await asyncio.sleep(2 * notice_s + 0.002)
+    assert all(m.consensus.applied_index == last for m in cluster.members.values())
+
+
+@virtual
+async def test_what_is_put_together_once_still_tells_each_what_is_the_latest():
+    puppet = await Puppet.start()
+    term = await puppet.lead()
+    for peer in "bc":
+        puppet.say(peer, AppendReply(term, True, 1))
+    await puppet.settle()
+    puppet.heard()
+    puppet.consensus.append(b"x")
+    to_b, to_c = puppet.heard(Append)
+    assert to_b is to_c, "it is encoded once"
+    network = puppet.node.endpoint.receiver
+    for peer in "bc":
+        network.on_disconnected(peer)
+    assert not any(peer.connected for peer in puppet.consensus.peers())
+    puppet.consensus.append(b"y")
+    await puppet.settle()
+    assert puppet.heard() == []
+    for peer, commit in ("b", 1), ("c", 3):
+        network.on_connected(peer)
+        puppet.say(peer, AppendReply(term, True, 1))
+        told = puppet.heard(Append, peer)[-1]
+        assert told == Append(term, 1, term, commit, commit, [(term, b"x"), (term, b"y")])
+        puppet.say(peer, AppendReply(term, True, 3))
 
 
 # F11: commit index and snapshots.

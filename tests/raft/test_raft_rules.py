@@ -50,6 +50,11 @@ def test_commit_settings_are_checked(name: str):
         CommitSettings(**{name: -1}).validate()
 
 
+def test_new_work_is_refused_before_proposals_expire():
+    with pytest.raises(ValueError, match="less than deadline_s"):
+        CommitSettings(max_wait_s=5.0).validate()
+
+
 @given(members=st.integers(1, 9))
 def test_two_majorities_share_a_member(members: int):
     assert 2 * quorum(members) > members
@@ -87,6 +92,40 @@ def test_deadlines_are_drawn_from_the_handed_in_generator(seed: int):
     timer.lost_link_to_leader(100.0)
     assert timer.deadline <= 100 + settings.broken_link_max_s
     assert not timer.hears_leader(100.0)
+
+
+class CountingRandom(random.Random):
+    """Counts what was drawn."""
+
+    draws = 0
+
+    def uniform(self, a: float, b: float) -> float:
+        self.draws += 1
+        return super().uniform(a, b)
+
+
+def test_a_patience_is_drawn_for_each_election_and_not_for_each_message():
+    settings, rng = RaftSettings(), CountingRandom(1)
+    timer = ElectionTimer(settings, rng)
+    timer.reset(0.0)
+    first = timer.deadline
+    for now in range(1, 100):
+        timer.heard_leader(float(now))
+        assert timer.deadline == pytest.approx(now + first)
+    assert rng.draws == 1
+    timer.reset(0.0)
+    assert timer.deadline != first
+
+
+def test_a_leader_that_is_heard_after_a_broken_link_has_the_full_time_again():
+    settings = RaftSettings()
+    timer = ElectionTimer(settings, random.Random(1))
+    timer.reset(0.0)
+    full = timer.deadline
+    timer.lost_link_to_leader(0.0)
+    assert timer.deadline < full
+    timer.heard_leader(1.0)
+    assert timer.deadline == 1.0 + full
 
 
 def test_a_late_check_is_excused_once_until_the_next_reset():

@@ -34,6 +34,7 @@ def refusal(body: bytes, form: Form) -> InvalidRequest:
     def read() -> None:
         decoded = DECODER.decode(body, form)
         for place, job in enumerate(decoded.jobs):
+            codec.check_queue_name(job.queue, f"jobs[{place}].")
             codec.pack_value(job.payload, f"jobs[{place}].payload")
 
     with pytest.raises(InvalidRequest) as caught:
@@ -181,7 +182,7 @@ def test_a_fingerprint_ignores_the_order_of_keys(value: Any) -> None:
 
 
 def test_a_fingerprint_tells_requests_apart() -> None:
-    assert len(codec.fingerprint("q", 1)) == 16
+    assert len(codec.fingerprint("q", 1)) == 8
     assert codec.fingerprint("q", 1) != codec.fingerprint("q", 2)
     assert codec.fingerprint("q", 1) != codec.fingerprint("q", 1.0)
     assert codec.fingerprint("q", [1], 2) != codec.fingerprint("q", [1, 2])

@@ -13,6 +13,7 @@ import pytest_asyncio
 from timeball.client import messages
 from timeball.client.errors import OutcomeUnknown, Unavailable
 from timeball.cluster.http.application import Application
+from timeball.cluster.http.eager import Eager
 from timeball.cluster.http.exchange import Answered, Request
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.routes import Route
@@ -100,6 +101,19 @@ async def test_the_answer_comes_back_as_it_is(leader: Leader, forwarder: Forward
     assert b"timeball-hops: 1" in head
     assert b"idempotency-key: k" in head
     assert b"cookie" not in head
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/claims"])
+async def test_it_needs_no_task_around_it(leader: Leader, forwarder: Forwarder, path: str) -> None:
+    async def handle() -> None:
+        statuses.append((await forwarder.forward(request(path), write=True)).status)
+
+    statuses: list[int] = []
+    ended = asyncio.Event()
+    leader.answer = answered("200 OK", b"{}")
+    Eager(asyncio.get_running_loop(), handle(), ended.set).start()
+    await asyncio.wait_for(ended.wait(), LIMIT_S)
+    assert statuses == [200]
 
 
 async def test_an_answer_that_is_lost_leaves_a_write_unknown(

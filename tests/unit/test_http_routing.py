@@ -24,7 +24,7 @@ from timeball.cluster.http.problems import as_timeball_error, problem_response
 from timeball.cluster.http.routes import Route, Router
 from timeball.cluster.raft import errors as consensus
 from timeball.cluster.state.operations import RetryPolicy
-from timeball.cluster.state.records import Attempt, Execution, Job, JobState
+from timeball.cluster.state.records import Attempt, Execution, Job
 
 
 async def nothing(_request: Request) -> Answered:
@@ -171,9 +171,7 @@ def test_a_defect_is_logged_and_tells_the_client_nothing(
 
 
 def test_a_page_of_executions_is_bounded_with_its_results_and_errors() -> None:
-    job = Job(
-        1, "q", b"", 1, RetryPolicy(), 5, "", 0, None, JobState.ACTIVE, 1, 0, 0, "", executions={}
-    )
+    job = Job(1, "q", b"", 1, RetryPolicy(), 5, "", 0, "", executions={})
     small = Execution(job, 1, 1, 1)
     with_result = Execution(job, 1, 1, 1, result=bytes(65_536))
     failed = Attempt(1, "w", 1, 1, error_type="e" * 100, message="m" * 1_900)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -11,9 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+import uvloop
 
 from timeball.client.errors import InvalidRequest
 from timeball.client.messages import Problem
+from timeball.cluster.http import connection as connection_module
 from timeball.cluster.http import server as server_module
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.exchange import Answered, Request, Response
@@ -23,6 +26,7 @@ from timeball.cluster.http.server import HttpServer
 from timeball.cluster.localcluster import LOOPBACK, free_ports
 
 LIMIT_S = 20.0
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 
 
 class Desk:
@@ -33,6 +37,7 @@ class Desk:
         self.cancelled = asyncio.Event()
         self.undelivered = asyncio.Event()
         self.go = asyncio.Event()
+        self.answer = b"x" * 1000
 
     def routes(self) -> list[Route]:
         return [
@@ -41,6 +46,7 @@ class Desk:
             Route(method="GET", pattern="/wait", handler=self.wait),
             Route(method="GET", pattern="/grant", handler=self.grant),
             Route(method="GET", pattern="/broken", handler=self.broken),
+            Route(method="GET", pattern="/cancelled", handler=self.give_up),
         ]
 
     async def ok(self, _request: Request) -> Answered:
@@ -65,13 +71,16 @@ class Desk:
         await self.go.wait()
         return Response(
             status=200,
-            body=b"x" * 1000,
+            body=self.answer,
             content_type="text/plain",
             undelivered=self.undelivered.set,
         )
 
     async def broken(self, _request: Request) -> Answered:
         raise RuntimeError("a defect")
+
+    async def give_up(self, _request: Request) -> Answered:
+        raise asyncio.CancelledError
 
 
 class Served:
@@ -82,7 +91,10 @@ class Served:
         application = Application(
             self.desk.routes(), serving=lambda: True, applied_index=lambda: 7, forwarder=forwarder
         )
-        self.server = HttpServer(application, LOOPBACK, self.port)
+        self.now_ms = 0
+        self.server = HttpServer(
+            application, LOOPBACK, self.port, wall_clock_ms=lambda: self.now_ms
+        )
         self._writers: list[asyncio.StreamWriter] = []
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -97,6 +109,13 @@ class Served:
             *(writer.wait_closed() for writer in self._writers), return_exceptions=True
         )
         await self.server.stop()
+
+
+@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy])
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """Each test runs on both event loops that a node may run on."""
+    policy: asyncio.AbstractEventLoopPolicy = request.param()
+    return policy
 
 
 @pytest_asyncio.fixture
@@ -142,6 +161,13 @@ async def test_a_connection_serves_on_after_errors(served: Served) -> None:
         writer.write(request)
         assert (await answer(reader))[0] == status
     writer.close()
+
+
+async def test_nobody_waits_for_the_answer_of_a_handler_that_was_cancelled(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(get("/cancelled"))
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
 
 
 async def test_requests_in_one_packet_are_answered_in_order(served: Served) -> None:
@@ -196,7 +222,7 @@ async def test_a_header_that_is_no_text_is_refused(
 async def test_a_head_that_drips_is_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "HEADER_DEADLINE_S", 0.05)
+    monkeypatch.setattr(connection_module, "HEADER_DEADLINE_S", 0.05)
     reader, writer = await served.connect()
 
     writer.write(b"GET /ok HTTP/1.1\r\nX: ")
@@ -219,7 +245,7 @@ async def test_a_head_that_drips_is_cut_off(
 async def test_an_idle_connection_is_not_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "HEADER_DEADLINE_S", 0.01)
+    monkeypatch.setattr(connection_module, "HEADER_DEADLINE_S", 0.01)
     reader, writer = await served.connect()
     for _ in range(3):
         writer.write(get("/ok"))
@@ -231,7 +257,7 @@ async def test_an_idle_connection_is_not_cut_off(
 async def test_a_body_that_drips_is_refused(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "BODY_DEADLINE_S", 0.05)
+    monkeypatch.setattr(connection_module, "BODY_DEADLINE_S", 0.05)
     reader, writer = await served.connect()
     writer.write(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nonly this")
     status, body = await answer(reader)
@@ -241,13 +267,17 @@ async def test_a_body_that_drips_is_refused(
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_a_client_that_leaves_cancels_its_request(served: Served, how: str) -> None:
+async def test_a_client_that_leaves_cancels_its_request_and_gives_up_its_place(
+    served: Served, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
     _, writer = await served.connect()
     writer.write(get("/wait"))
     await soon(served.desk.asked)
     leave(writer, how)
     await soon(served.desk.cancelled)
     assert await served.server.wait_idle(LIMIT_S)
+    assert await exchange(served) == 200
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
@@ -268,13 +298,49 @@ async def test_an_answer_that_was_read_is_delivered(served: Served) -> None:
     assert await answer(reader) == (200, b"x" * 1000)
     writer.close()
     await writer.wait_closed()
-    # Another connection's exchange comes after the end of the first has been seen.
-    reader, writer = await served.connect()
-    writer.write(get("/ok"))
-    await answer(reader)
+    await exchange(served)  # the end of the first connection has been seen
     assert await served.server.wait_idle(LIMIT_S)
     assert not served.desk.undelivered.is_set()
-    writer.close()
+
+
+async def test_an_answer_that_crosses_the_clients_fin_is_judged_by_the_reset_behind_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "CROSSING_S", LIMIT_S)
+    monkeypatch.setattr(connection_module, "RESET_WINDOW_S", LIMIT_S)
+    served.desk.go.set()
+    _, writer = await served.connect()
+    writer.transport.pause_reading()
+    writer.write(get("/grant"))
+    await soon(served.desk.asked)
+    writer.write_eof()
+    await exchange(served)  # the end that the client closed is seen
+    assert not served.desk.undelivered.is_set()
+    leave(writer, "reset")
+    await exchange(served)
+    await served.server.stop()
+    assert served.desk.undelivered.is_set()
+
+
+async def test_an_answer_that_crosses_the_clients_fin_and_is_read_is_delivered(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "CROSSING_S", 0.01)
+    served.desk.go.set()
+    reader, writer = await served.connect()
+    writer.write(get("/grant"))
+    await soon(served.desk.asked)
+    writer.write_eof()
+    assert await answer(reader) == (200, b"x" * 1000)
+    assert await asyncio.wait_for(reader.read(), LIMIT_S) == b"", "the server closes, too"
+    assert not served.desk.undelivered.is_set()
+
+
+async def exchange(served: Served) -> int:
+    """A request on a connection of its own: what the server was told before, it knows then."""
+    reader, writer = await served.connect()
+    writer.write(get("/ok"))
+    return (await answer(reader))[0]
 
 
 def leave(writer: asyncio.StreamWriter, how: str) -> None:
@@ -287,7 +353,7 @@ def leave(writer: asyncio.StreamWriter, how: str) -> None:
 
 
 async def test_an_address_in_use_is_an_error_at_once(served: Served) -> None:
-    other = HttpServer(served.server._application, LOOPBACK, served.port)
+    other = HttpServer(served.server.application, LOOPBACK, served.port)
     with pytest.raises(OSError, match="in use"):
         other.bind()
 
@@ -299,3 +365,260 @@ async def test_connections_are_limited_in_heads(served: Served) -> None:
     status, _ = await answer(reader)
     assert status in (400, 431)
     writer.close()
+
+
+# --- the connection ------------------------------------------------------------------------
+
+
+def kernel_limits(writer: asyncio.StreamWriter, size: int) -> None:
+    raw: Any = writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+
+async def test_a_flood_sent_ahead_is_held_back_and_answered_whole(served: Served) -> None:
+    reader, writer = await served.connect()
+    count = 20_000
+    writer.write(get("/ok") * count)
+    for _ in range(count):
+        assert await answer(reader) == (200, b'{"ok":true}')
+
+
+class Wire(asyncio.Transport):
+    """A transport that only counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes += 1
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+async def test_who_sends_much_ahead_shares_the_loop(served: Served) -> None:
+    connection, wire = connection_module.Connection(served.server), Wire()
+    connection.connection_made(wire)
+    request = get("/ok")
+    a_slice = connection_module.SLICE_BYTES // len(request) + 1
+    connection.data_received(request * (3 * a_slice))
+    for turn in (1, 2, 3):
+        assert 0 < wire.writes <= turn * a_slice
+        assert connection.busy, "what was sent ahead counts as asked"
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wire.writes == 3 * a_slice
+    assert not connection.busy
+    connection.connection_lost(None)
+
+
+async def test_a_large_body_sent_ahead_is_read_on(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(get("/grant") + post(b"1" * 2_000_000))
+    await soon(served.desk.asked)
+    await exchange(served)  # its sending is held back by now
+    served.desk.go.set()
+    assert (await answer(reader))[0] == 200
+    assert await answer(reader) == (200, b'{"size":2000000}')
+
+
+async def test_what_is_sent_ahead_does_not_hide_that_the_client_goes(served: Served) -> None:
+    _, writer = await served.connect()
+    writer.write(get("/wait") + get("/ok"))
+    await soon(served.desk.asked)
+    writer.write(get("/ok"))
+    writer.close()
+    await soon(served.desk.cancelled)
+
+
+async def test_a_body_in_chunks_and_pieces(served: Served) -> None:
+    reader, writer = await served.connect()
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    for piece in [head + b"Transfer-Encoding: chu", b"nked\r\n\r\n2\r\n12", b"\r\n0\r\n\r\n"]:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.01)
+    assert await answer(reader) == (200, b'{"size":2}')
+    writer.write(head + b"Transfer-Encoding: chunked\r\n\r\nno size\r\n")
+    status, body = await answer(reader)
+    assert status == 400
+    assert msgspec.json.decode(body, type=Problem).errors[0].field == "body"
+    assert await reader.read() == b""
+
+
+async def test_a_body_is_asked_for_in_its_turn(served: Served) -> None:
+    reader, writer = await served.connect()
+    expecting = post(b"12").replace(b"Host", b"Expect: 100-continue\r\nHost").removesuffix(b"12")
+    writer.write(get("/nowhere") + expecting)
+    assert (await answer(reader))[0] == 404
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"12" + get("/ok"))
+    assert await answer(reader) == (200, b'{"size":2}')
+    assert await answer(reader) == (200, b'{"ok":true}')
+
+
+async def test_a_body_too_large_is_refused_while_the_client_sends_on(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(post(b"")[:-5].replace(b"Content-Length: ", b"Content-Length: 99999999"))
+    writer.write(b"\r\n\r\n" + b" " * 2_000_000)
+    assert (await answer(reader))[0] == 413
+    assert await reader.read() == b""
+
+
+async def test_a_head_question_is_answered_without_a_body(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(b"HEAD /ok HTTP/1.1\r\nHost: x\r\n\r\n" + get("/ok"))
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
+    assert b"Allow: GET\r\n" in head
+    assert await answer(reader) == (200, b'{"ok":true}')
+
+
+@pytest.mark.parametrize(
+    ("version", "header", "told"),
+    [
+        ("1.0", "X: x", b"close"),
+        ("1.0", "Connection: keep-alive", b"keep-alive"),
+        ("1.1", "Connection: close", b"close"),
+    ],
+)
+async def test_whether_the_connection_stays_is_told(
+    served: Served, version: str, header: str, told: bytes
+) -> None:
+    reader, writer = await served.connect()
+    writer.write(f"GET /ok HTTP/{version}\r\nHost: x\r\n{header}\r\n\r\n".encode() * 2)
+    for _ in range(1 if told == b"close" else 2):
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"Connection: " + told + b"\r\n" in head
+        assert await reader.readexactly(11) == b'{"ok":true}'
+    if told == b"close":
+        assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
+
+
+async def test_another_protocol_is_not_taken_up(served: Served) -> None:
+    reader, writer = await served.connect()
+    upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost"
+    writer.write(get("/ok").replace(b"Host", upgrade) + get("/nowhere"))
+    assert await answer(reader) == (200, b'{"ok":true}')
+    assert (await answer(reader))[0] == 404
+    writer.write(post(b"123").replace(b"Host", upgrade))
+    assert await answer(reader) == (200, b'{"size":3}')
+
+
+async def test_an_answer_that_nobody_reads_is_given_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "WRITE_DEADLINE_S", 0.05)
+    served.desk.answer = b"x" * 20_000_000
+    served.desk.go.set()
+    _, writer = await served.connect()
+    writer.transport.pause_reading()
+    kernel_limits(writer, 4096)
+    writer.write(get("/grant"))
+    await soon(served.desk.undelivered)
+    assert await served.server.wait_idle(LIMIT_S)
+
+
+async def test_an_answer_that_is_half_read_is_undelivered_however_late_the_client_goes(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RESET_WINDOW_S", -1.0)  # it is over at once
+    served.desk.answer = b"x" * 20_000_000
+    served.desk.go.set()
+    reader, writer = await served.connect()
+    writer.write(get("/grant"))
+    await asyncio.wait_for(reader.readexactly(100_000), LIMIT_S)
+    leave(writer, "reset")
+    await soon(served.desk.undelivered)
+
+
+async def test_a_large_answer_is_written_whole(served: Served) -> None:
+    served.desk.answer = b"x" * 20_000_000
+    served.desk.go.set()
+    reader, writer = await served.connect()
+    writer.write(get("/grant") + get("/ok"))
+    assert await answer(reader) == (200, served.desk.answer)
+    assert await answer(reader) == (200, b'{"ok":true}')
+    assert not served.desk.undelivered.is_set()
+
+
+async def test_idle_connections_are_closed_in_the_end(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "KEEP_ALIVE_S", 0.05)
+    fresh, _ = await served.connect()
+    used, writer = await served.connect()
+    writer.write(get("/ok"))
+    await answer(used)
+    assert await asyncio.wait_for(fresh.read(), LIMIT_S) == b""
+    assert await asyncio.wait_for(used.read(), LIMIT_S) == b""
+
+
+async def test_beyond_the_limit_connections_are_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
+    reader, writer = await served.connect()
+    writer.write(get("/ok"))
+    await answer(reader)
+    other, other_writer = await served.connect()
+    other_writer.write(get("/ok"))
+    status, body = await answer(other)
+    assert status == 503
+    assert msgspec.json.decode(body, type=Problem).type.endswith("overloaded")
+    assert await asyncio.wait_for(other.read(), LIMIT_S) == b""
+    writer.write(get("/ok"))
+    assert (await answer(reader))[0] == 200
+
+
+async def test_a_draining_server_answers_what_it_was_asked(served: Served) -> None:
+    idle, _ = await served.connect()
+    begun, begun_writer = await served.connect()
+    begun_writer.write(get("/ok")[:-2])
+    asked, asked_writer = await served.connect()
+    asked_writer.write(get("/grant"))
+    await soon(served.desk.asked)
+    assert served.server.open_requests == 1
+    await served.server.stop_accepting()
+    assert await asyncio.wait_for(idle.read(), LIMIT_S) == b""
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(LOOPBACK, served.port)
+    assert not await served.server.wait_idle(0)
+    begun_writer.write(b"\r\n")
+    served.desk.go.set()
+    for reader in (begun, asked):
+        last = await asyncio.wait_for(reader.read(), LIMIT_S)
+        assert last.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"\r\nConnection: close\r\n" in last
+    assert await served.server.wait_idle(LIMIT_S)
+
+
+async def test_the_end_cancels_what_is_under_way(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(get("/wait"))
+    await soon(served.desk.asked)
+    await served.server.stop()
+    assert served.desk.cancelled.is_set()
+    assert served.server.open_requests == 0
+    assert await reader.read() == b""
+
+
+async def test_answers_carry_the_date_of_the_clock(served: Served) -> None:
+    reader, writer = await served.connect()
+    for now_ms, date in [
+        (784_111_777_000, b"37"),
+        (784_111_777_999, b"37"),
+        (784_111_778_000, b"38"),
+    ]:
+        served.now_ms = now_ms
+        writer.write(get("/ok"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"Date: Sun, 06 Nov 1994 08:49:" + date + b" GMT\r\n" in head
+        await reader.readexactly(11)

@@ -37,7 +37,8 @@ def services(tmp_path: Any) -> Services:
     parts: Any = {
         "settings": settings, "me": settings.node("a"), "state": state,
         "replica": None, "dispatcher": None, "propose": propose,
-        "serving": lambda: True, "ready": lambda: True, "take_snapshot": None,
+        "congested": lambda: False, "serving": lambda: True, "ready": lambda: True,
+        "take_snapshot": None,
         "wall_clock_ms": lambda: NOW_MS,
     }  # fmt: skip
     return Services(**parts)
@@ -75,8 +76,8 @@ async def test_a_shared_turn_begins_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     now_s = 0.0
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
     turn = turns.Turn()
-    assert not turn.is_long
+    assert turn.clock() < turn.ends_s
     now_s += turns.LONGEST_TURN_S
-    assert turn.is_long
+    assert turn.clock() >= turn.ends_s
     await turn.share()
-    assert not turn.is_long
+    assert turn.clock() < turn.ends_s

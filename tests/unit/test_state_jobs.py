@@ -323,7 +323,7 @@ def test_an_advance_creates_the_next_occurrences_and_moves_on(log):
     assert advance(log, job, first_ms, [first_ms + 1, first_ms + 2], first_ms + 5, missed=2)
     record = log.machine.job(job)
     assert record.planned_ms == first_ms + 5
-    assert record.missed == log.machine.counters.missed == 2
+    assert record.recurrence.missed == log.machine.counters.missed == 2
     nominals = [execution.nominal_ms for execution in log.machine.executions_of(record)]
     assert nominals == [first_ms, first_ms + 1, first_ms + 2]
     assert record in log.applied.touched
@@ -336,7 +336,7 @@ def test_recu_03_an_advance_counts_once_whoever_repeats_it(log):
     assert not advance(log, job, first_ms, [first_ms + 60_000])
     assert not advance(log, job, first_ms, [first_ms + 30_000], coalesced=3)
     record = log.machine.job(job)
-    assert (record.planned_ms, record.coalesced) == (before, 0)
+    assert (record.planned_ms, record.recurrence.coalesced) == (before, 0)
     assert len(log.machine.executions_of(record)) == 2
 
 
@@ -373,9 +373,9 @@ def test_an_unsound_advance_changes_nothing(log, unsound):
     planned_ms = first_ms + unsound.get("planned", 10)
     rest = {name: unsound[name] for name in ("coalesced", "missed") if name in unsound}
     assert not advance(log, job, first_ms, nominals, planned_ms, **rest)
-    record = log.machine.job(job)
+    record = log.machine.job(job).recurrence
     assert (record.planned_ms, record.coalesced, record.missed) == (first_ms, 0, 0)
-    assert len(log.machine.executions_of(record)) == 1
+    assert len(log.machine.executions_of(log.machine.job(job))) == 1
 
 
 def test_a_one_shot_job_has_no_timetable_to_advance(log):

@@ -285,35 +285,67 @@ def test_timr_09_many_timers_on_one_instant_are_drained_in_bounded_steps_in_fifo
         fired += step
         steps += 1
     assert fired == list(range(count))
+    assert list(wheel._run) == [], "nothing is kept of what was drained"
     # One pass through each of the four levels below the overflow, and to fire.
     assert steps <= 5 * (count // limit + 2)
 
 
+def test_timr_09_many_timers_on_one_instant_move_as_one() -> None:
+    wheel = TimingWheel[int](NOW, moves_limit=1)
+    due_ms = NOW + 3_600_000
+    for n in range(1000):
+        wheel.insert(due_ms, n)
+    assert wheel.advance(due_ms) == []
+    assert wheel.advance(due_ms) == []
+    assert wheel.advance(due_ms) == list(range(1000))
+
+
 @pytest.mark.parametrize("ahead_ms", [1 << 12, 1 << 18, 1 << 24, 1 << 40])
-def test_timr_09_a_cascade_in_steps_keeps_fifo_order_and_cancels_on_both_sides(
-    ahead_ms: int,
-) -> None:
-    start = ahead_ms
+def test_timr_09_a_cascade_in_steps_keeps_order(ahead_ms: int) -> None:
     wheel = TimingWheel[str](0, moves_limit=2)
-    timers = [wheel.insert(start, f"{n}") for n in range(7)]
-    other = wheel.insert(start + 1, "next instant")
-    assert wheel.advance(start) == []
-    assert wheel.next_expiry() == start
-    wheel.insert(start, "late comer")
-    assert wheel.cancel(timers[0]), "moved"
-    assert wheel.cancel(timers[5]), "not moved yet"
-    assert not wheel.cancel(timers[5])
-    assert timers[1] in wheel
-    assert other in wheel
-    assert len(wheel) == 7
-    assert drain(wheel, start) == ["1", "2", "3", "4", "6", "late comer"]
-    assert drain(wheel, start + 1) == ["next instant"]
+    timers = [wheel.insert(ahead_ms + n // 2, f"{n}") for n in range(14)]
+    assert wheel.advance(ahead_ms) == []
+    assert wheel.next_expiry() == ahead_ms
+    for n in range(7):
+        wheel.insert(ahead_ms + n, f"late comer {n}")
+        assert wheel.cancel(timers[2 * n])
+        assert not wheel.cancel(timers[2 * n])
+        assert timers[2 * n + 1] in wheel
+    wheel.insert(ahead_ms + 7, "late instant")
+    wheel.insert(ahead_ms - 1, "before")
+    assert len(wheel) == 16
+    pairs = [item for n in range(7) for item in (f"{2 * n + 1}", f"late comer {n}")]
+    assert drain(wheel, ahead_ms) == ["before", *pairs[:2]]
+    assert drain(wheel, ahead_ms + 7) == [*pairs[2:], "late instant"]
+    assert wheel.next_expiry() is None
+
+
+@pytest.mark.parametrize("kept", range(7))
+@pytest.mark.parametrize("ahead_ms", [1 << 12, 1 << 18, 1 << 24, 1 << 40])
+def test_timr_09_instants_can_be_cancelled_on_both_sides_of_a_cascade(
+    ahead_ms: int, kept: int
+) -> None:
+    """Two of seven instants have moved, and five have not; all but one go, whichever it is."""
+    wheel = TimingWheel[str](0, moves_limit=2)
+    timers = [wheel.insert(ahead_ms + n, f"{n}") for n in range(7)]
+    assert wheel.advance(ahead_ms) == []
+    for n, timer in enumerate(timers):
+        if n != kept:
+            assert wheel.cancel(timer)
+            assert timer not in wheel
+            assert not wheel.cancel(timer)
+    assert timers[kept] in wheel
+    assert len(wheel) == 1
+    wheel.insert(ahead_ms + kept, "late comer")
+    assert drain(wheel, ahead_ms + kept - 1) == []
+    assert drain(wheel, ahead_ms + kept) == [f"{kept}", "late comer"]
+    assert wheel.next_expiry() is None
 
 
 @pytest.mark.parametrize("ahead_ms", [1 << 12, 1 << 24, 1 << 40])
 def test_a_slot_that_is_cancelled_away_during_its_cascade_takes_new_timers(ahead_ms: int) -> None:
     wheel = TimingWheel[str](0, moves_limit=2)
-    timers = [wheel.insert(ahead_ms, f"{n}") for n in range(5)]
+    timers = [wheel.insert(ahead_ms + n, f"{n}") for n in range(5)]
     assert wheel.advance(ahead_ms) == []
     assert all(wheel.cancel(timer) for timer in timers)
     assert wheel.next_expiry() is None
@@ -322,6 +354,17 @@ def test_a_slot_that_is_cancelled_away_during_its_cascade_takes_new_timers(ahead
     assert wheel.next_expiry() == ahead_ms
     assert drain(wheel, ahead_ms) == ["new"]
     assert drain(wheel, ahead_ms + 2) == ["newer"]
+
+
+def test_an_instant_that_is_drained_in_steps_and_comes_back_is_whole_again() -> None:
+    wheel = TimingWheel[str](NOW)
+    timers = [wheel.insert(NOW + 1, f"old {n}") for n in range(4)]
+    assert wheel.advance(NOW + 1, limit=1) == ["old 0"]
+    assert all(wheel.cancel(timer) for timer in timers[1:])
+    for n in range(3):
+        wheel.insert(NOW + 1, f"new {n}")
+    assert wheel.advance(NOW + 1, limit=2) == ["new 0", "new 1"]
+    assert wheel.advance(NOW + 1, limit=2) == ["new 2"]
 
 
 def test_timr_06_ten_thousand_reschedules_leave_one_timer() -> None:

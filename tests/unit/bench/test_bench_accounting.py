@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from timeball.bench.load.accounting import Account, arrivals_us, merge, out_of_order
+from timeball.bench.load.accounting import Account, merge, out_of_order
 from timeball.bench.load.plan import Plan, read_payload, write_payload
 from timeball.bench.load.records import (
     ACKNOWLEDGED,
     NEVER,
     REFUSED,
+    Log,
     SubmitterRecord,
-    Tally,
     WorkerRecord,
 )
 
@@ -49,33 +49,46 @@ def submitted(outcomes: list[int]) -> SubmitterRecord:
     )
 
 
+class Delivery(msgspec.Struct):
+    job_id: str
+    token: int
+    attempt: int
+    due_ms: int
+
+
 class Worker:
     """A worker that takes and completes executions at the instants that a test says."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.tally = Tally(plan.total)
+        self.log = Log()
 
     def take(
-        self, number: int, token: int, *, lag_us: int = 500, job: int = 0, attempt: int = 1
+        self,
+        number: int,
+        token: int,
+        *,
+        lag_us: int = 500,
+        job: int = 0,
+        attempt: int = 1,
+        told_due_ms: int = 0,
     ) -> None:
         planned_ms = self.plan.due_ms(START_MS, number)
         now_ns = (planned_ms * 1000 + lag_us) * 1000
-        self.tally.delivered(
-            number, job or 100 + number, token, attempt, planned_ms, planned_ms, now_ns
-        )
+        delivery = Delivery(str(job or 100 + number), token, attempt, told_due_ms or planned_ms)
+        self.log.delivered(now_ns, [number], [delivery])
 
     def complete(self, number: int, verdict: str = "accepted") -> None:
-        self.tally.reported(number, verdict)
+        self.log.reported([number], [verdict])
 
     def record(self) -> WorkerRecord:
-        return self.tally.record(claims=0, reports=0, repeats=0, internal_errors=0)
+        return self.log.record(claims=0, reports=0, repeats=0, internal_errors=0)
 
 
 def account(workers: list[Worker], outcomes: list[int] | None = None) -> Account:
     records = [worker.record() for worker in workers]
     submitters = [submitted(outcomes or [ACKNOWLEDGED] * TOTAL)]
-    return merge(workers[0].plan, records, submitters).account
+    return merge(workers[0].plan, START_MS, records, submitters).account
 
 
 def perfect_run() -> list[Worker]:
@@ -143,22 +156,25 @@ def test_a_number_that_comes_with_two_jobs_was_made_twice(same_worker: bool) -> 
 def test_early_is_what_arrives_a_microsecond_before_the_planned_instant() -> None:
     worker = Worker(make_plan())
     worker.take(0, token=1, lag_us=0)
-    assert worker.tally.early == 0
-    worker.take(1, token=2, lag_us=-1)
-    assert worker.tally.early == 1
-    assert worker.tally.lags_us[1] == 0
+    assert account([worker]).early == 0
+    worker.take(1, token=2, lag_us=-1, told_due_ms=START_MS)
+    assert account([worker]).early == 1
+    merged = merge(worker.plan, START_MS, [worker.record()], [submitted([1] * TOTAL)])
+    assert merged.lags_us[1] == 0
 
 
 def test_early_is_also_what_arrives_before_the_due_time_that_the_cluster_tells() -> None:
     worker = Worker(make_plan())
-    worker.tally.delivered(0, 1, 1, 2, START_MS, START_MS + 50, (START_MS + 49) * 1_000_000)
-    assert worker.tally.early == 1
+    worker.take(0, token=1, attempt=2, lag_us=49_999, told_due_ms=START_MS + 50)
+    worker.take(0, token=2, attempt=3, lag_us=50_000, told_due_ms=START_MS + 50)
+    assert account([worker]).early == 1
 
 
 def test_the_lag_is_that_of_the_first_delivery() -> None:
     first, second = perfect_run()
     second.take(0, token=5_000, lag_us=90_000, attempt=2)
-    merged = merge(first.plan, [second.record(), first.record()], [submitted([1] * TOTAL)])
+    records = [second.record(), first.record()]
+    merged = merge(first.plan, START_MS, records, [submitted([1] * TOTAL)])
     assert merged.lags_us[0] == 500
     assert merged.tokens[0] == 1_000
 
@@ -167,9 +183,54 @@ def test_what_was_not_delivered_has_no_lag_and_no_arrival() -> None:
     plan = make_plan()
     worker = Worker(plan)
     worker.take(3, token=1, lag_us=700)
-    merged = merge(plan, [worker.record()], [submitted([1] * TOTAL)])
+    merged = merge(plan, START_MS, [worker.record()], [submitted([1] * TOTAL)])
     assert list(merged.lags_us) == [NEVER, NEVER, NEVER, 700, NEVER, NEVER]
-    assert list(arrivals_us(plan, START_MS, merged)) == [(START_MS + 3) * 1000 + 700]
+    assert list(merged.arrivals.at_us) == [(START_MS + 3) * 1000 + 700]
+    assert list(merged.arrivals.counts) == [1]
+
+
+def test_arrivals_are_counted_once_in_order_of_time_whoever_got_them() -> None:
+    first, second = perfect_run()
+    first.take(2, token=9_000, lag_us=5_000, attempt=2)
+    second.log.delivered(
+        (START_MS + 9) * 1_000_000, [0, 1], [Delivery(str(100 + n), 1, 2, 0) for n in (0, 1)]
+    )
+    records = [first.record(), second.record()]
+    merged = merge(first.plan, START_MS, records, [submitted([1] * TOTAL)])
+    at_us = [(START_MS + n) * 1000 + 500 for n in range(TOTAL)]
+    assert list(merged.arrivals.at_us) == at_us
+    assert merged.arrivals.count == TOTAL
+    assert merged.account.redelivered == 3
+    begin_ms = START_MS
+    assert merged.arrivals.between(begin_ms + 1, begin_ms + 3) == 2
+    assert merged.arrivals.between(begin_ms, begin_ms + 60_000) == TOTAL
+
+
+def test_answers_in_batches_are_written_down_like_single_ones() -> None:
+    plan = make_plan()
+    single, batched = Worker(plan), Worker(plan)
+    now_ns = (START_MS + 9) * 1_000_000
+    deliveries = [Delivery(str(100 + n), 50 + n, 1, START_MS + n) for n in range(TOTAL)]
+    batched.log.delivered(now_ns, range(TOTAL), deliveries)
+    batched.log.reported([0, 1], ["accepted", "accepted"])
+    batched.log.reported([2, 3, 4, 5], ["accepted", "stale", "duplicate", "unknown"])
+    for n, delivery in enumerate(deliveries):
+        single.log.delivered(now_ns, [n], [delivery])
+    for n, verdict in enumerate(
+        ["accepted", "accepted", "accepted", "stale", "duplicate", "unknown"]
+    ):
+        single.complete(n, verdict)
+    assert account([single]) == account([batched])
+    assert (account([batched]).accepted, account([batched]).lost) == (4, 2)
+    assert batched.log.settled == single.log.settled == 4
+    assert batched.record().verdicts == single.record().verdicts
+
+
+def test_submitters_outcomes_are_put_together() -> None:
+    worker = perfect_run()[0]
+    submitters = [submitted([1, 0, 0, 2, 0, 0]), submitted([0, 1, 1, 0, 2, 0])]
+    found = merge(worker.plan, START_MS, [worker.record()], submitters).account
+    assert (found.acknowledged, found.refused, found.unanswered) == (3, 2, 1)
 
 
 def test_a_grant_that_overtakes_an_older_job_is_out_of_order() -> None:
@@ -178,7 +239,7 @@ def test_a_grant_that_overtakes_an_older_job_is_out_of_order() -> None:
         worker = Worker(plan)
         for number, token in enumerate(tokens):
             worker.take(number, token=token)
-        merged = merge(plan, [worker.record()], [submitted([1] * TOTAL)])
+        merged = merge(plan, START_MS, [worker.record()], [submitted([1] * TOTAL)])
         assert out_of_order(merged) == expected
 
 

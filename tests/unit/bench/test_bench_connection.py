@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from timeball.bench.load.connection import BUSY, Connection, Leaders, Line, Lost
+from timeball.bench.load.connection import BUSY, Answer, Connection, Leaders, Line, Lost
 from timeball.client.messages import ClusterView
 
 Respond = Callable[[bytes, bytes], list[bytes]]
@@ -67,6 +67,23 @@ async def node(respond: Respond) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+async def posted(connection: Connection, body: bytes = b"") -> Answer:
+    """The answer to a claim; raises Lost."""
+    answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+    connection.post(b"/v1/claims", body, answered.set_result)
+    found = await answered
+    if found is None:
+        raise Lost
+    return found
+
+
+async def posted_by(line: Line, body: bytes = b"") -> Answer:
+    """The answer to a create, from whichever node gives it."""
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    line.post(b"/v1/jobs/batch", body, lambda *answer: answered.set_result(answer))
+    return await answered
+
+
 def address(url: str) -> tuple[str, int]:
     return "127.0.0.1", int(url.rpartition(":")[2])
 
@@ -76,7 +93,7 @@ async def test_an_answer_may_come_in_any_pieces() -> None:
     async with node(lambda _line, _body: [whole[i : i + 1] for i in range(len(whole))]) as url:
         connection = await Connection.open(address(url))
         for _ in range(2):
-            assert await connection.post(b"/v1/claims", b"body") == (200, b"x" * 10)
+            assert await posted(connection, b"body") == (200, b"x" * 10)
         connection.close()
 
 
@@ -84,16 +101,16 @@ async def test_a_request_on_a_connection_that_ends_is_lost() -> None:
     async with node(lambda _line, _body: []) as url:
         connection = await Connection.open(address(url))
         with pytest.raises(Lost):
-            await connection.post(b"/v1/claims", b"")
+            await posted(connection)
         with pytest.raises(Lost):
-            await connection.post(b"/v1/claims", b"")
+            await posted(connection)
 
 
 async def test_an_answer_without_a_length_ends_the_connection() -> None:
     async with node(lambda _line, _body: [b"HTTP/1.1 200 X\r\n\r\n"]) as url:
         connection = await Connection.open(address(url))
         with pytest.raises(Lost):
-            await connection.post(b"/v1/claims", b"")
+            await posted(connection)
 
 
 async def test_a_line_repeats_the_same_request_until_the_leader_answers() -> None:
@@ -116,7 +133,7 @@ async def test_a_line_repeats_the_same_request_until_the_leader_answers() -> Non
 
     async with node(first) as one, node(second) as two:
         line = Line(Leaders([one, two]))
-        assert await line.post(b"/v1/jobs/batch", b"the same") == (200, b"done")
+        assert await posted_by(line, b"the same") == (200, b"done")
         line.close()
     assert bodies == [b"the same"] * 3
     assert line.repeats == 2
@@ -130,7 +147,7 @@ async def test_a_cluster_without_room_is_told_to_the_caller() -> None:
 
     async with node(respond) as url:
         line = Line(Leaders([url]))
-        status, body = await line.post(b"/v1/jobs/batch", b"")
+        status, body = await posted_by(line)
         line.close()
     assert status in BUSY
     assert body == full
@@ -150,10 +167,36 @@ async def test_a_request_that_goes_unanswered_is_given_up_and_repeated() -> None
 
     async with node(respond) as url:
         line = Line(Leaders([url]))
-        posting = asyncio.create_task(line.post(b"/v1/claims", b""))
+        posting = asyncio.create_task(posted_by(line))
         await asked.wait()
         line.drop_if_stuck(asyncio.get_running_loop().time() + 1.0)
         assert not posting.done()
         line.drop_if_stuck(asyncio.get_running_loop().time() + 60.0)
         assert await posting == (200, b"late")
         line.close()
+
+
+async def test_more_than_an_answer_ends_the_connection_and_the_request_is_lost() -> None:
+    async with node(lambda _line, _body: [answer(200, b"x") + answer(200, b"y")]) as url:
+        connection = await Connection.open(address(url))
+        with pytest.raises(Lost):
+            await posted(connection)
+        assert connection.closed
+
+
+async def test_a_closed_line_repeats_nothing() -> None:
+    asked = asyncio.Event()
+
+    def respond(line: bytes, _body: bytes) -> list[bytes]:
+        if b"/v1/cluster" in line:
+            return [answer(200, view(True))]
+        asked.set()
+        return [b"HTTP/1.1 200 X\r\n"]  # and nothing more
+
+    async with node(respond) as url:
+        line = Line(Leaders([url]))
+        line.post(b"/v1/claims", b"", lambda _status, _body: None)
+        await asked.wait()
+        line.close()
+        await asyncio.sleep(0)
+    assert line.repeats == 0

@@ -113,10 +113,11 @@ class InstantCommit:
         log_time_ms = max(self._world.state.log_time_ms, self._world.wall_ms())
         gathered, self._pending = self._pending, []
         room = ROOM - sum(weight or 1 for _, weight, _ in gathered)
+        refused = []
         for source in self._sources:
             for op, weight, verdict in source(log_time_ms):
                 if self.error is not None:
-                    verdict.set_exception(self.error)
+                    refused.append(verdict)
                     continue
                 if weight > room:
                     self._pending.append((op, weight, verdict))
@@ -124,6 +125,8 @@ class InstantCommit:
                     break
                 room -= weight
                 gathered.append((op, weight, verdict))
+        for verdict in refused:
+            verdict.set_exception(self.error)
         if gathered:
             entry = encode_entry(log_time_ms, [op for op, _, _ in gathered])
             self.entries.append([op for op, _, _ in gathered])

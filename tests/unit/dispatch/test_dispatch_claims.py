@@ -92,6 +92,17 @@ async def test_a_client_that_goes_away_while_its_claim_is_proposed_gives_it_back
     assert world.seen.released == 1
 
 
+async def test_a_waiting_claim_goes_on_in_the_turn_after_its_entry_is_applied(world):
+    await world.job()
+    world.commit.stalled = True
+    task = world.asking()
+    await world.settle()
+    world.commit.stalled = False
+    world.commit.commit()
+    await asyncio.sleep(0)
+    assert task.done()
+
+
 async def test_a_client_that_goes_away_between_commit_and_answer_gives_it_back(world):
     """HTTP-01, after the commit, before the handler has gone on."""
     hold = await world.job()
@@ -100,8 +111,7 @@ async def test_a_client_that_goes_away_between_commit_and_answer_gives_it_back(w
     await world.settle()
     world.commit.stalled = False
     world.commit.commit()
-    # The verdict's callback sets the answer in the next turn; the task runs in the one after.
-    await asyncio.sleep(0)
+    # The verdict has set the answer; the task goes on in the next turn.
     assert world.execution(hold).state is ExecutionState.LEASED
     assert not task.done()
     await gone(task)
@@ -241,6 +251,7 @@ async def test_what_a_new_leader_still_loads_is_not_offered_while_a_claim_has_it
 
 
 async def test_a_flood_in_one_queue_does_not_hold_up_the_claims_of_another(world):
+    await world.lead(2, executions_per_entry=4_096)
     for _ in range(5):
         await world.create(*(NewJob("a", b"") for _ in range(1_000)))
     await world.create(NewJob("b", b""))
@@ -256,12 +267,31 @@ async def test_a_flood_in_one_queue_does_not_hold_up_the_claims_of_another(world
     assert all(task.done() for task in tasks)
 
 
+async def test_an_entry_binds_a_bounded_number_of_executions_and_the_next_goes_on(world):
+    await world.lead(2, executions_per_entry=100)
+    await world.create(*(NewJob("q", b"", partition_key="p") for _ in range(700)))
+    first = len(world.commit.entries)
+    tasks = [world.asking(n=70) for _ in range(10)]
+    await world.settle()
+    sizes = [
+        [len(op.executions) for op in entry if isinstance(op, Claim)]
+        for entry in world.commit.entries[first:]
+    ]
+    assert sizes == [[70, 70]] * 5
+    tokens = [lease.token for task in tasks for lease in task.result()]
+    assert tokens == sorted(tokens)
+    assert len(tokens) == 700
+
+
 async def test_an_execution_whose_claim_was_certainly_not_made_is_ready_again(world):
     hold = await world.job()
     world.commit.error = Overloaded()
     task = world.asking()
+    await asyncio.sleep(0)
     for _ in range(3):
         world.timers.run_one()
+    assert world.dispatcher.ready_depth("q") == 1
+    assert not task.done()
     world.commit.error = None
     await world.settle()
     (grant,) = task.result()
@@ -287,6 +317,23 @@ async def test_a_claim_of_unknown_outcome_can_be_asked_for_again(world):
     (grant,) = again.result()
     assert (grant.execution.job.id, grant.execution.nominal_ms) == hold
     assert world.execution(hold).attempts_used == 1
+
+
+async def test_what_a_claim_of_unknown_outcome_got_after_all_is_not_ready_any_more(world):
+    hold = await world.job()
+    world.commit.stalled = True
+    task = world.asking()
+    await world.settle()
+    _, (verdict,) = world.commit._written[0]
+    verdict.set_exception(OutcomeUnknown("the deadline passed"))
+    await world.settle()
+    assert isinstance(task.exception(), OutcomeUnknown)
+    assert world.dispatcher.ready_depth("q") == 1
+    world.commit.stalled = False
+    world.commit.commit()
+    assert world.execution(hold).state is ExecutionState.LEASED
+    assert world.dispatcher.ready_depth("q") == 0
+    assert world.dispatcher.live_leases == 1
 
 
 async def test_waiting_claims_learn_that_the_leadership_is_lost(world):

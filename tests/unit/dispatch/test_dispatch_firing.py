@@ -27,6 +27,19 @@ async def test_a_job_is_handed_out_at_its_due_time_and_not_a_millisecond_before(
     assert grant.attempt == 1
 
 
+async def test_what_is_due_before_the_next_tick_brings_it_forward(world):
+    late, soon = world.asking("late"), world.asking("soon")
+    await world.settle()
+    at_ms = world.wall_ms()
+    await world.create(NewJob("late", b"", first_ms=at_ms + 2))
+    await world.create(NewJob("soon", b"", first_ms=at_ms + 1))
+    await world.pass_ms(1)
+    assert soon.done()
+    assert not late.done()
+    await world.pass_ms(1)
+    assert late.done()
+
+
 async def test_random_due_times_arrive_in_order_and_each_at_its_time(world):
     rng = random.Random(7)
     start_ms = world.wall_ms()
@@ -67,7 +80,7 @@ async def test_far_jobs_stay_in_their_buckets(world):
     await world.pass_ms(10_000)
     duty = world.dispatcher._duty
     assert len(duty._wheel) == 0
-    assert not duty._armed
+    assert not duty._places
 
 
 async def test_higher_priority_first_then_due_order_within_a_partition(world):
@@ -160,7 +173,7 @@ async def test_one_live_timer_for_each_execution_however_often_it_moves(world):
         (grant,) = task.result()
         assert world.execution(hold).attempts_used == starts
         await world.fail(grant, retry_after_ms=rng.choice([0, 1, 50, 1_500, 2_500]))
-        assert len(world.dispatcher._duty._armed) <= 1
+        assert len(world.dispatcher._duty._places) <= 1
         assert len(world.dispatcher._duty._wheel) <= 1
 
 

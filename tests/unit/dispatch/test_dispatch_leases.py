@@ -24,7 +24,9 @@ async def test_a_lease_ends_after_its_length_and_the_attempt_counts(world):
     grant = await held(world)
     await world.pass_ms(9_999)
     assert grant.execution.state is ExecutionState.LEASED
-    await world.pass_ms(2)
+    await world.pass_ms(1)
+    assert grant.execution.state is ExecutionState.LEASED, "its first millisecond had begun"
+    await world.pass_ms(1)
     assert grant.execution.state is ExecutionState.SCHEDULED
     assert attempts(grant) == [Outcome.LEASE_EXPIRED]
     assert world.dispatcher.live_leases == 0
@@ -119,6 +121,47 @@ async def test_an_execution_leased_anew_has_the_new_lease_only(world):
     assert second.execution.state is ExecutionState.LEASED
     assert world.heartbeat(second).verdict == "extended"
     assert world.heartbeat(first).verdict == "lost"
+
+
+async def test_leases_that_end_together_share_a_timer_until_one_is_extended(world):
+    await world.create(*(NewJob("q", b"") for _ in range(500)))
+    grants = await world.claim(n=500)
+    timers = world.dispatcher._duty.leases._wheel
+    assert len(timers) == 1
+    for grant in grants[:498]:
+        await world.succeed(grant)
+    assert len(timers) == 1
+    await world.pass_ms(4_000)
+    world.heartbeat(grants[498])
+    await world.pass_ms(6_001)
+    assert [attempts(grant) for grant in grants[498:]] == [[Outcome.OPEN], [Outcome.LEASE_EXPIRED]]
+    assert len(timers) == 1
+    await world.succeed(grants[498])
+    assert len(timers) == 0
+
+
+async def test_a_lease_that_was_extended_by_a_millisecond_ends_a_millisecond_later(world):
+    grant = await held(world)
+    await world.pass_ms(2)
+    world.heartbeat(grant)
+    await world.pass_ms(9_999)
+    assert attempts(grant) == [Outcome.OPEN]
+    await world.pass_ms(1)
+    assert attempts(grant) == [Outcome.LEASE_EXPIRED]
+
+
+async def test_many_leases_that_ran_out_are_ended_in_steps(world):
+    await world.lead(2, step=3)
+    await world.create(*(NewJob("q", b"") for _ in range(10)))
+    for _ in range(10):
+        await world.claim()
+        await world.pass_ms(1)
+    world.timers.now_ms += 20_000
+    ended = [0]
+    while sum(ended) < 10:
+        world.timers.run_one()
+        ended.append(world.seen.expired - sum(ended))
+    assert max(ended) == 3
 
 
 async def test_expiries_are_batched(world):

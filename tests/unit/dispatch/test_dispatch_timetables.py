@@ -8,7 +8,7 @@ from timeball.cluster.dispatch import planner, timetable
 from timeball.cluster.dispatch.timetable import LAST_INSTANT_MS, first_after, plan
 from timeball.cluster.raft.errors import Overloaded
 from timeball.cluster.state.operations import AdvanceTimetables, Cron, Every, NewJob, RetryPolicy
-from timeball.cluster.state.records import ExecutionState, Job, JobState
+from timeball.cluster.state.records import ExecutionState, Job, Recurrence
 
 SECOND = 1_000
 MINUTE = 60_000
@@ -79,7 +79,7 @@ async def test_recu_02_an_election_neither_loses_nor_folds_a_run(world, rule, ga
     await away(world, gap_ms, 2_000)
     expected = list(range(start_ms + SECOND, world.now_ms + 1, SECOND))
     assert due(world, job) == expected
-    assert (job.coalesced, job.missed) == (0, 0)
+    assert (job.recurrence.coalesced, job.recurrence.missed) == (0, 0)
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -114,17 +114,16 @@ async def test_recu_01_a_week_away_is_counted_not_walked_and_the_timetable_goes_
         got = nominals(world, job)
         assert got == sorted(set(got))
         fired = len(due(world, job))
-        assert fired + job.coalesced + job.missed == (world.now_ms - start_ms) // period_ms
+        told = fired + job.recurrence.coalesced + job.recurrence.missed
+        assert told == (world.now_ms - start_ms) // period_ms
         assert job.planned_ms > world.now_ms
-    assert jobs[0].coalesced > 604_000
-    assert jobs[3].missed > 604_000
+    assert jobs[0].recurrence.coalesced > 604_000
+    assert jobs[3].recurrence.missed > 604_000
 
 
 def standing(schedule, planned_ms):
     """A job whose timetable stands there."""
-    return Job(
-        1, "q", b"", 0, RetryPolicy(), 5, "", 0, schedule, JobState.ACTIVE, planned_ms, 0, 0, "", {}
-    )
+    return Job(1, "q", b"", 0, RetryPolicy(), 5, "", 0, "", {}, Recurrence(schedule, planned_ms))
 
 
 def missed_by(catch_up, period_ms, away_ms):
@@ -293,6 +292,7 @@ def test_only_a_timetable_whose_instant_has_come_moves():
     job = standing(Every(SECOND, 0), 5_000)
     assert plan(job, 4_999) is None
     assert plan(job, 5_000).nominals == [6_000]
-    job.timetable_ended = True
+    job.recurrence.ended = True
     assert plan(job, 5_000) is None
-    assert plan(standing(None, 5_000), 5_000) is None
+    job.recurrence = None
+    assert plan(job, 5_000) is None
