@@ -127,8 +127,7 @@ class Consensus:
             with engine.turn():
                 engine.flush()
                 engine.step_down(engine.term)
-        engine.snapshotting.abandon()
-        await engine.snapshotting.ended()
+        await engine.end_tasks()
         await self._network.stop()
         engine.destroy()
 

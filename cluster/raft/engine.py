@@ -462,6 +462,12 @@ class Engine(LibraryObject):  # type: ignore[misc]
 
     # The end.
 
+    async def end_tasks(self) -> None:
+        """End what is done beside the turns: a snapshot, an installation."""
+        self._following.abandon()
+        self.snapshotting.abandon()
+        await self.snapshotting.ended()
+
     def halt(self, reason: str) -> None:
         """Stop for good: nothing is sent, written, applied or accepted any more."""
         if self.halted is not None:

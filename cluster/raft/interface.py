@@ -38,6 +38,19 @@ class Dump(Protocol):
         """End it, read or not."""
 
 
+class Loading(Protocol):
+    """A dump that is being loaded; each step costs a bounded time."""
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next chunk; ValueError when it is damaged."""
+
+    def finish(self) -> Iterable[None]:
+        """Replace the state; ValueError, and no change, when something is missing.
+
+        To iterate over the answer lets go of the state before, in small steps.
+        """
+
+
 class StateMachine(Protocol):
     """The replicated state: it reads no clock and never raises from `apply`."""
 
@@ -53,6 +66,9 @@ class StateMachine(Protocol):
 
     def load(self, chunks: Iterable[bytes]) -> None:
         """Replace the state by a dumped one, all or nothing; ValueError when it is damaged."""
+
+    def loading(self) -> Loading:
+        """Begin to load a dump, while the present state goes on until it is replaced."""
 
     def digest(self) -> str:
         """A hash of the whole state, equal on nodes that applied the same entries."""

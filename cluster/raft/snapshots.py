@@ -268,16 +268,18 @@ class SnapshotStore:
         assert self._incoming is not None
         self._incoming.append(data)
 
-    def incoming_verify(self) -> Snapshot:
-        """The received file as a snapshot, whole and durable, not yet published; or Damaged.
+    def incoming_snapshot(self) -> Snapshot:
+        """The received file as a snapshot, to be verified by reading it; or Damaged.
 
         `incoming_publish` or `incoming_drop` must follow.
         """
         assert self._incoming is not None
-        self._incoming.sync()
-        snapshot = Snapshot(self._directory / _INCOMING, self._incoming)
-        snapshot.verify()
-        return snapshot
+        return Snapshot(self._directory / _INCOMING, self._incoming)
+
+    def incoming_sync(self) -> None:
+        """Make durable what was received."""
+        if self._incoming is not None:
+            self._incoming.sync()
 
     def incoming_publish(self, index: int) -> None:
         """Make the received snapshot the newest one, durably."""

@@ -6,7 +6,7 @@ applies the same entries holds the same state, byte for byte (`digest`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -230,12 +230,44 @@ class StateMachine:
 
     def load(self, chunks: Iterable[bytes]) -> None:
         """Become the state of a dump. Raises `ValueError`, unchanged, if it is not sound."""
-        self._store = restore.load(chunks)
+        loading = self.loading()
+        for chunk in chunks:
+            loading.add(chunk)
+        for _ in loading.finish():
+            pass
+
+    def loading(self) -> Loading:
+        """Begin to load a dump, while this state goes on."""
+        return Loading(self._become)
+
+    def _become(self, store: Store) -> Store:
+        """Hold another state; the one before is returned."""
+        self._store, previous = store, self._store
         self.halted = None
+        return previous
 
     def digest(self) -> str:
         """BLAKE2b of the dump in hex: equal on nodes that hold the same state."""
         return snapshot.digest(self._store)
+
+
+class Loading:
+    """A dump that is being loaded, a chunk at a time."""
+
+    def __init__(self, become: Callable[[Store], Store]) -> None:
+        self._become = become
+        self._loader = restore.Loader()
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next chunk. Raises `ValueError` if it is not sound."""
+        self._loader.add(chunk)
+
+    def finish(self) -> Iterator[None]:
+        """Become the state of the dump. Raises `ValueError`, unchanged, if it is not whole.
+
+        What remains to be done, to let go of the state before, is to iterate over the answer.
+        """
+        return restore.dismantle(self._become(self._loader.store()))
 
 
 def _beyond_limits(index: int, entry: Entry) -> str | None:

@@ -92,6 +92,19 @@ class Applied(msgspec.Struct):
     halt: str | None = None
 
 
+class ListLoading:
+    def __init__(self, machine: ListMachine) -> None:
+        self._machine = machine
+        self._chunks: list[bytes] = []
+
+    def add(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+
+    def finish(self) -> list[None]:
+        self._machine.load(self._chunks)
+        return [None]
+
+
 class ListMachine:
     """Keeps all entries that were applied, in order."""
 
@@ -128,6 +141,9 @@ class ListMachine:
             except msgspec.MsgspecError as error:
                 raise ValueError("not a dump") from error
         self.applied = loaded
+
+    def loading(self) -> ListLoading:
+        return ListLoading(self)
 
     def digest(self) -> str:
         return hashlib.sha256(repr(self.applied).encode()).hexdigest()
@@ -571,6 +587,11 @@ class Puppet:
             for to, message in said
             if (kind is None or isinstance(message, kind)) and (peer is None or peer == to)
         ]
+
+    async def installed(self) -> None:
+        """Let what was received be installed, or refused."""
+        while self.node.engine._following._installation is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
     async def settle(self) -> None:
         """Let the node's next turns pass, but no time."""

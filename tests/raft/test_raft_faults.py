@@ -515,6 +515,7 @@ async def test_f11b_raft04_a_damaged_snapshot_is_refused_and_not_acknowledged():
         bad = bytearray(raw)
         bad[position] ^= 1
         puppet.say("b", SnapshotChunk(9, index, term, len(raw), 0, bytes(bad)))
+        await puppet.installed()
         assert puppet.heard(SnapshotReply) == [SnapshotReply(9, index, 0, installed=False)]
         assert puppet.consensus.applied_index == 0
         assert puppet.node.machine.applied == []
@@ -530,6 +531,7 @@ async def test_f11b_a_sound_snapshot_is_acknowledged_with_its_index_once_durable
     puppet.say("b", SnapshotChunk(9, index, term, len(raw), 0, raw[:half]))  # repeated
     puppet.say("b", SnapshotChunk(9, index, term, len(raw), half + 1, raw[half + 1 :]))  # a gap
     puppet.say("b", SnapshotChunk(9, index, term, len(raw), half, raw[half:]))
+    await puppet.installed()
     said = [(m.received, m.installed) for m in puppet.heard(SnapshotReply)]
     assert said == [(half, False), (half, False), (half, False), (len(raw), True)]
     assert puppet.node.recorder.installed == [index]

@@ -18,7 +18,7 @@ from timeball.cluster.raft import storage as storage_module
 from timeball.cluster.raft.disk import RealDisk
 from timeball.cluster.raft.entry import Entry
 from timeball.cluster.raft.errors import Halted, SnapshotUnderWay
-from timeball.cluster.raft.messages import SnapshotChunk, SnapshotReply
+from timeball.cluster.raft.messages import AppendReply, SnapshotChunk, SnapshotReply
 from timeball.cluster.raft.metadata import cluster_id
 from timeball.cluster.raft.settings import RaftSettings
 from timeball.cluster.raft.snapshots import Position
@@ -234,19 +234,103 @@ async def test_a_snapshot_that_the_log_in_memory_does_not_follow_is_not_sent():
     assert newest.with_name(newest.name + ".damaged") in leader.disk.files
 
 
+async def donated(entries: int = 300) -> tuple[bytes, Position]:
+    """The file of a snapshot, and its position."""
+    donor = Cluster("a", snapshot_entries=NEVER)
+    node = await filled(donor, entries)
+    await donor.snapshot("a")
+    path = max(path for path in node.disk.files if path.name.startswith("snapshot-"))
+    position = node.engine.storage.position
+    await node.consensus.stop()
+    return bytes(node.disk.files[path].written), position
+
+
+async def receiving(**settings: Any) -> tuple[Puppet, SnapshotChunk]:
+    """A node with ten entries that has received all of a snapshot, and its last message."""
+    raw, at = await donated()
+    puppet = await Puppet.start(snapshot_entries=NEVER, **settings)
+    puppet.follow(*[(1, b"%d" % n) for n in range(10)], commit=10, complete=10)
+    await puppet.settle()
+    chunk = SnapshotChunk(9, at.index, at.term, len(raw), 0, raw)
+    puppet.say("b", chunk)
+    puppet.heard()
+    return puppet, chunk
+
+
+@virtual
+async def test_a_node_goes_on_while_it_installs():
+    puppet, chunk = await receiving()
+    await puppet.settle()
+    puppet.follow(prev=(0, 0), term=9)
+    await puppet.settle()
+    assert [type(reply) for reply in puppet.heard(peer="b")] == [AppendReply]
+    assert puppet.consensus.applied_index == 10
+    puppet.say("b", chunk)  # repeated, since there was no answer
+    await puppet.installed()
+    assert puppet.heard(SnapshotReply) == [SnapshotReply(9, chunk.index, chunk.size, True)]
+    assert len(puppet.node.machine.applied) == 300
+    assert puppet.node.recorder.installed == [chunk.index]
+
+
+@virtual
+async def test_another_snapshot_takes_the_place_of_the_one_being_installed():
+    raw, at = await donated(400)
+    puppet, _ = await receiving()
+    await puppet.settle()
+    other = SnapshotChunk(10, at.index, at.term, len(raw), 0, raw)
+    puppet.say("c", other)
+    await puppet.installed()
+    assert puppet.heard(SnapshotReply) == [SnapshotReply(10, at.index, len(raw), True)]
+    assert puppet.node.recorder.installed == [at.index]
+    assert puppet.consensus.halted is None
+
+
+@virtual
+async def test_what_the_log_brings_while_a_snapshot_is_loaded_is_not_undone():
+    puppet, chunk = await receiving()
+    await puppet.settle()
+    entries = [(9, b"%d" % n) for n in range(10, 310)]
+    puppet.follow(*entries, prev=(10, 1), commit=310)
+    await puppet.installed()
+    assert puppet.consensus.applied_index == 310 > chunk.index
+    assert puppet.node.recorder.installed == []
+    puppet.say("b", chunk)
+    assert puppet.heard(SnapshotReply)[-1] == SnapshotReply(9, chunk.index, chunk.size, True)
+    await puppet.installed()
+    assert len(puppet.node.machine.applied) == 310
+
+
+@virtual
+async def test_a_halted_node_installs_nothing():
+    puppet, _ = await receiving()
+    await puppet.settle()
+    puppet.consensus.halt("a test")
+    await asyncio.sleep(1)
+    assert len(puppet.node.machine.applied) == 10
+    assert puppet.heard(SnapshotReply) == []
+
+
+@virtual
+async def test_a_received_snapshot_that_can_not_be_synced_halts_the_node():
+    raw, at = await donated()
+    puppet = await Puppet.start(snapshot_entries=NEVER)
+    await puppet.settle()
+    puppet.node.disk.fail["sync"] = OSError(errno.EIO, "input/output error")
+    puppet.say("b", SnapshotChunk(1, at.index, at.term, len(raw), 0, raw))
+    await puppet.settle()
+    assert puppet.consensus.halted is not None
+    assert puppet.node.machine.applied == []
+
+
 @virtual
 async def test_a_received_snapshot_ends_the_one_under_way():
-    donor = Cluster("a", snapshot_entries=NEVER)
-    node = await filled(donor, 300)
-    await donor.snapshot("a")
-    raw = bytes(max((p, d) for p, d in node.disk.files.items() if "snapshot-" in p.name)[1].written)
-    at = node.engine.storage.position
-    await node.consensus.stop()
+    raw, at = await donated()
     puppet = await Puppet.start(snapshot_entries=NEVER)
     puppet.follow(*[(1, b"%d" % n) for n in range(100)], commit=100, complete=100)
     await puppet.settle()
     await begun(puppet.cluster, puppet.node)
     puppet.say("b", SnapshotChunk(9, at.index, at.term, len(raw), 0, raw))
+    await puppet.installed()
     await puppet.cluster.wait(lambda: not under_way(puppet.node))
     assert puppet.consensus.halted is None
     stats = puppet.consensus.stats
@@ -260,12 +344,7 @@ async def test_a_received_snapshot_ends_the_one_under_way():
 
 @virtual
 async def test_nothing_is_installed_while_files_are_renamed_and_removed_beside_the_loop():
-    donor = Cluster("a", snapshot_entries=NEVER)
-    node = await filled(donor, 300)
-    await donor.snapshot("a")
-    raw = bytes(max((p, d) for p, d in node.disk.files.items() if "snapshot-" in p.name)[1].written)
-    at = node.engine.storage.position
-    await node.consensus.stop()
+    raw, at = await donated()
     puppet = await Puppet.start(snapshot_entries=NEVER)
     puppet.follow(*[(1, b"%d" % n) for n in range(10)], commit=10, complete=10)
     await puppet.settle()
@@ -282,10 +361,12 @@ async def test_nothing_is_installed_while_files_are_renamed_and_removed_beside_t
     puppet.heard()
     chunk = SnapshotChunk(9, at.index, at.term, len(raw), 0, raw)
     puppet.say("b", chunk)
+    await puppet.settle()
     assert puppet.heard(SnapshotReply) == []
     slow.set()
     await puppet.cluster.wait(lambda: not under_way(puppet.node))
     puppet.say("b", chunk)
+    await puppet.installed()
     assert puppet.heard(SnapshotReply) == [SnapshotReply(9, at.index, len(raw), installed=True)]
 
 

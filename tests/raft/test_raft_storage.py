@@ -148,7 +148,8 @@ def test_f11d_no_crash_during_an_install_leaves_half_a_state():
         def install() -> None:
             storage.snapshots.incoming_start()
             storage.snapshots.incoming_append(bytes(file.written))
-            storage.install(storage.snapshots.incoming_verify())
+            storage.snapshots.incoming_sync()
+            storage.install(storage.snapshots.incoming_snapshot())
 
         return install
 
@@ -189,7 +190,7 @@ def test_a_stored_or_received_snapshot_is_durable_on_return(seed: int):
     store = SnapshotStore(disk, DIR)
     store.incoming_start()
     store.incoming_append(raw)
-    store.incoming_verify()
+    store.incoming_sync()
     store.incoming_publish(7)
     disk.crash(random.Random(seed))
     assert list(store.newest().chunks()) == [b"state"]

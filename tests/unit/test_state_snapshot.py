@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import msgspec
 import pytest
 
@@ -96,6 +98,46 @@ def test_chunks_hold_a_bounded_number_of_records(log, monkeypatch):
     sizes = [len(msgspec.msgpack.decode(chunk)[1]) for chunk in log.machine.dump()]
     assert max(sizes[1:-1]) == 10
     assert restored(log.machine).digest() == log.machine.digest()
+
+
+def test_loading_lets_go_of_the_state_before(full, bytes_grown_by):
+    """Jobs and executions refer to each other, and the collector does not see them."""
+    chunks = list(full.machine.dump())
+    machine = StateMachine()
+
+    def load(times):
+        for _ in range(times // 10):
+            machine.load(chunks)
+        gc.collect()
+
+    assert bytes_grown_by(load) < 50_000
+
+
+def test_the_state_goes_on_while_another_is_loaded(full):
+    chunks = list(full.machine.dump())
+    other = type(full)()
+    other.create()
+    digest = other.machine.digest()
+    loading = other.machine.loading()
+    for chunk in chunks:
+        loading.add(chunk)
+        assert other.machine.digest() == digest
+    before = other.machine.job(4096)
+    remains = loading.finish()
+    assert other.machine.digest() == full.machine.digest()
+    assert before.executions
+    assert list(remains)
+    assert not before.executions
+
+
+def test_a_dump_that_is_not_whole_changes_nothing(full):
+    other = StateMachine()
+    loading = other.loading()
+    for chunk in list(full.machine.dump())[:-1]:
+        loading.add(chunk)
+    with pytest.raises(ValueError, match="state dump: the end is missing"):
+        loading.finish()
+    assert other.digest() == StateMachine().digest()
 
 
 def test_loading_ends_a_halt(full):
