@@ -11,7 +11,7 @@ import functools
 import hashlib
 import random
 import selectors
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +100,13 @@ class ListLoading:
     def add(self, chunk: bytes) -> None:
         self._chunks.append(chunk)
 
-    def finish(self) -> list[None]:
+    def finish(self) -> Iterator[None]:
         self._machine.load(self._chunks)
-        return [None]
+        return self._let_go()
+
+    def _let_go(self) -> Iterator[None]:
+        yield
+        self._machine.let_go += 1
 
 
 class ListMachine:
@@ -114,6 +118,8 @@ class ListMachine:
         self.explode = False
         self.calls: list[int] = []
         self.under_way: Any = None
+        self.loads = self.let_go = 0
+        """Loads that began, and states that were let go of after one."""
 
     def apply(self, index: int, entry: bytes) -> Applied:
         self.calls.append(index)
@@ -143,6 +149,7 @@ class ListMachine:
         self.applied = loaded
 
     def loading(self) -> ListLoading:
+        self.loads += 1
         return ListLoading(self)
 
     def digest(self) -> str:

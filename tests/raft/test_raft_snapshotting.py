@@ -270,6 +270,8 @@ async def test_a_node_goes_on_while_it_installs():
     assert puppet.heard(SnapshotReply) == [SnapshotReply(9, chunk.index, chunk.size, True)]
     assert len(puppet.node.machine.applied) == 300
     assert puppet.node.recorder.installed == [chunk.index]
+    await puppet.settle()
+    assert (puppet.node.machine.loads, puppet.node.machine.let_go) == (1, 1)
 
 
 @virtual
@@ -298,6 +300,27 @@ async def test_what_the_log_brings_while_a_snapshot_is_loaded_is_not_undone():
     assert puppet.heard(SnapshotReply)[-1] == SnapshotReply(9, chunk.index, chunk.size, True)
     await puppet.installed()
     assert len(puppet.node.machine.applied) == 310
+
+
+@virtual
+async def test_a_snapshot_of_another_position_than_was_told_is_refused():
+    raw, at = await donated()
+    puppet = await Puppet.start(snapshot_entries=NEVER)
+    puppet.say("b", SnapshotChunk(9, at.index, at.term + 1, len(raw), 0, raw))
+    await puppet.installed()
+    assert puppet.heard(SnapshotReply) == [SnapshotReply(9, at.index, 0, installed=False)]
+    assert puppet.node.machine.applied == []
+
+
+@virtual
+async def test_a_stop_ends_an_installation():
+    puppet, _ = await receiving()
+    await puppet.settle()
+    await puppet.consensus.stop()
+    await asyncio.sleep(1)
+    assert len(puppet.node.machine.applied) == 10
+    names = puppet.node.disk.names(Path("/data"))
+    assert not [name for name in names if name.startswith("snapshot-")]
 
 
 @virtual

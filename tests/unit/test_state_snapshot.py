@@ -116,18 +116,18 @@ def test_loading_lets_go_of_the_state_before(full, bytes_grown_by):
 def test_the_state_goes_on_while_another_is_loaded(full):
     chunks = list(full.machine.dump())
     other = type(full)()
-    other.create()
+    other.create(idempotency_key="k")
     digest = other.machine.digest()
     loading = other.machine.loading()
     for chunk in chunks:
         loading.add(chunk)
         assert other.machine.digest() == digest
-    before = other.machine.job(4096)
+    before = other.machine._store
     remains = loading.finish()
     assert other.machine.digest() == full.machine.digest()
-    assert before.executions
+    assert len(before.jobs) == len(before.pending) == len(before.keys) == 1
     assert list(remains)
-    assert not before.executions
+    assert len(before.jobs) == len(before.pending) == len(before.keys) == 0
 
 
 def test_a_dump_that_is_not_whole_changes_nothing(full):
@@ -179,6 +179,10 @@ def held_one(records):
     return next(job[-1] for job in records if job[-1] and job[-1][4] in states)
 
 
+def in_state(records, state):
+    return next(job for job in records if job[-1] and job[-1][4] == state)
+
+
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
@@ -192,6 +196,8 @@ def held_one(records):
         (snapshot.JOBS, lambda jobs: jobs[0].__setitem__(9, 1)),
         (snapshot.JOBS, lambda jobs: jobs[0].__setitem__(10, -1)),
         (snapshot.JOBS, lambda jobs: jobs[2].__setitem__(-1, None)),
+        (snapshot.JOBS, lambda jobs: in_state(jobs, ExecutionState.SUCCEEDED).__setitem__(9, 0)),
+        (snapshot.JOBS, lambda jobs: jobs[1].__setitem__(9, 0)),
         (snapshot.JOBS, lambda jobs: held_one(jobs).__setitem__(5, 5)),
         (snapshot.JOBS, lambda jobs: held_one(jobs).__setitem__(4, 0)),
         (snapshot.JOBS, lambda jobs: held_one(jobs).__setitem__(0, 1)),
