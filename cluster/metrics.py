@@ -34,6 +34,10 @@ LAG_BUCKETS_S = (
     *(1.0, 2.5, 5.0, 15.0, 60.0, 300.0),
 )
 """Fine where the design's goals lie; a share of a millisecond is seen where it is observed."""
+STALL_BUCKETS_S = (
+    *(0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.0175, 0.02),
+    *(0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0),
+)
 SYNC_BUCKETS_S = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.25, 1.0)
 
 _TOTALS = {
@@ -108,6 +112,12 @@ class Metrics:
             buckets=SYNC_BUCKETS_S,
             registry=self.registry,
         )
+        self.loop_stall = BatchHistogram(
+            "timeball_loop_stall_seconds",
+            "By how much a timer of the event loop that should ring rings late",
+            STALL_BUCKETS_S,
+        )
+        self.registry.register(self.loop_stall)
         self.dispatch = DispatchInstruments(self.registry)
         self.registry.register(_NodeCollector(node))
 
@@ -195,7 +205,6 @@ class _NodeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families of this node."""
         yield from self._consensus()
-        yield from self._node.stalls.histogram.collect()
         yield from self._state()
         yield from self._queues()
         yield from self._requests()

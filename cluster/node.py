@@ -111,6 +111,7 @@ class Node(Observer):
             wall_clock_ms,
             instruments=self.metrics.dispatch,
         )
+        self.stalls.observe_ms.append(self.metrics.loop_stall.observe_ms)
         self.consensus.observe_fsync.append(self.metrics.journal_sync_s.observe)
         # After the group commit, so that proposals can be made once leadership is told.
         self.consensus.add_observer(self)

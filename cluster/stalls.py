@@ -10,15 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from timeball.cluster.histogram import BatchHistogram
-
 PERIOD_S = 0.01
 """A stall is seen if it covers an end of this; longer ones always are, to within it."""
 WINDOW_S = 60
-BUCKETS_S = (
-    *(0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.0175, 0.02),
-    *(0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0),
-)
 
 
 class Loop(Protocol):
@@ -30,7 +24,7 @@ class Loop(Protocol):
 
 
 class StallWatch:
-    """Counts all stalls, and keeps the longest of each of the last `WINDOW_S` seconds."""
+    """Tells of every ring of its timer, and keeps the longest stall of each recent second."""
 
     def __init__(self) -> None:
         self._loop: Loop | None = None
@@ -38,11 +32,8 @@ class StallWatch:
         self._timer: Any = None
         self._worst: deque[tuple[int, float]] = deque()
         """(second, longest stall in it), oldest first; seconds without a stall are left out."""
-        self.histogram = BatchHistogram(
-            "timeball_loop_stall_seconds",
-            "By how much a timer of the event loop that should ring rings late",
-            BUCKETS_S,
-        )
+        self.observe_ms: list[Callable[[float], None]] = []
+        """Called every `PERIOD_S` with by how much the timer rang late, in milliseconds."""
 
     def start(self, loop: Loop) -> None:
         """Begin to watch a loop that runs."""
@@ -70,7 +61,8 @@ class StallWatch:
         assert loop is not None
         now_s = loop.time()
         late_s, second = now_s - self._due_s, int(now_s)
-        self.histogram.observe_ms(max(0.0, late_s) * 1000)
+        for observe_ms in self.observe_ms:
+            observe_ms(max(0.0, late_s) * 1000)
         if self._worst and self._worst[-1][0] == second:
             late_s = max(late_s, self._worst.pop()[1])
         if late_s > 0:

@@ -90,8 +90,8 @@ def fire_lag_figures(observed: Observed, driver: Driver) -> Figures:
 def node_figures(observed: Observed) -> Figures:
     """From the nodes' own metrics, read before and after the window.
 
-    The wheel lag is observed in whole milliseconds, so it is told as the bucket's bound, "at
-    most". After a change of leader there is no one node to ask, and an overloaded one may not
+    The wheel lag is observed in whole milliseconds, rounded down, and told as the bound of its
+    bucket. After a change of leader there is no one node to ask, and an overloaded one may not
     answer in time: null.
     """
     leader = observed.leader or ""

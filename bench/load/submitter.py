@@ -10,7 +10,7 @@ import asyncio
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -32,6 +32,11 @@ LEAST_SLEEP_S = 0.001
 """The loop's timers have whole milliseconds: it would go round and round in a shorter sleep."""
 MOST_US = 0xFFFF_FFFF
 OK = (200, 201)
+UNAVAILABLE = 503
+BUSY_PAUSE_S = 0.05
+"""Before a create is repeated in preloaded mode that the node had no room for at present."""
+
+CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class _Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -95,8 +100,11 @@ class Jobs:
 class Submitter:
     """Sends its share of the batches."""
 
-    def __init__(self, plan: Plan, number: int, start_ms: int, lines: Sequence[Line]) -> None:
+    def __init__(
+        self, plan: Plan, number: int, start_ms: int, lines: Sequence[Line], call_later: CallLater
+    ) -> None:
         self._plan = plan
+        self._call_later = call_later
         self._name = f"{plan.name}-s{number}"
         self._start_ms = start_ms
         self._steady = plan.mode == "steady"
@@ -145,6 +153,9 @@ class Submitter:
         self._sent_after_due += bisect_left(dues_ms, -(-sent_ns // 1_000_000))
 
         def answered(status: int, answer: bytes) -> None:
+            if status == UNAVAILABLE and not self._steady:
+                self._call_later(BUSY_PAUSE_S, send)  # nothing hurries, and all must exist
+                return
             self._latency_us.append(_us(time.time_ns() - sent_ns))
             self._account(numbers, status, answer)
             self._free.append(line)
@@ -152,11 +163,16 @@ class Submitter:
 
         request_id = f"{self._name}-{batch}"
         if plan.jobs_per_post == 1:
+            path, body = b"/v1/jobs", self._jobs.one(batch, dues_ms[0])
             extra = b"Timeball-Request-Id: %b\r\n" % request_id.encode()
-            line.post(b"/v1/jobs", self._jobs.one(batch, dues_ms[0]), answered, extra)
         else:
             jobs = msgspec.Raw(self._jobs.several(numbers, dues_ms))
-            line.post(b"/v1/jobs/batch", _encoder.encode(_Jobs(jobs, request_id)), answered)
+            path, body, extra = b"/v1/jobs/batch", _encoder.encode(_Jobs(jobs, request_id)), b""
+
+        def send() -> None:
+            line.post(path, body, answered, extra)
+
+        send()
 
     def _account(self, numbers: range, status: int, answer: bytes) -> None:
         """Note what became of a batch. In an open loop, what is refused is not sent again."""
@@ -202,10 +218,10 @@ async def submit(plan: Plan, number: int, control: Control) -> None:
         for line in lines[:PRELOADING]:
             await line.connect()
         start_ms = await control.ready()
-        submitter = Submitter(plan, number, start_ms, lines)
+        loop = asyncio.get_running_loop()
+        submitter = Submitter(plan, number, start_ms, lines, loop.call_later)
         began_ns = time.time_ns()
         ended_ns = 0
-        loop = asyncio.get_running_loop()
         sending = loop.create_task(submitter.submit_all())
         telling = loop.create_task(control.report(lambda: submitter.acknowledged))
         stopped = loop.create_task(control.stopped())

@@ -296,7 +296,9 @@ def _close_attempt(
     store: Store, execution: Execution, outcome: Outcome, started_ms: int = 0
 ) -> Attempt:
     """Record how the latest attempt ended; `started_ms` is what its worker says (0: nothing)."""
-    attempt = _latest_attempt(execution)
+    attempts = execution.attempts
+    assert attempts is not None, "a token was granted, so there is an attempt"
+    attempt = attempts[-1]
     attempt.outcome = outcome
     attempt.finished_ms = store.log_time_ms
     if started_ms and not attempt.started_ms:

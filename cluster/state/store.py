@@ -312,7 +312,7 @@ class Store:
                 counts.cancelled += 1
                 counts.total_cancelled += 1
         self.touched.append(execution)
-        if job.state is _ACTIVE and job.timetable_ended:
+        if job.state is _ACTIVE:
             self.complete_if_idle(job)
 
     def _leave(self, execution: Execution, counts: QueueCounts) -> None:
@@ -341,13 +341,15 @@ class Store:
                 self.finished.append(EndedJob(job, self.log_time_ms))
 
     def complete_if_idle(self, job: Job) -> None:
-        """Complete an active job whose timetable has ended, once nothing is under way."""
+        """Complete an active job of which nothing is to come or under way."""
         executions = job.executions
         if type(executions) is Execution:
             idle = executions.state in TERMINAL
         else:
             assert isinstance(executions, dict)
-            idle = all(execution.state in TERMINAL for execution in executions.values())
+            idle = job.timetable_ended and all(
+                execution.state in TERMINAL for execution in executions.values()
+            )
         if idle:
             job.state = _COMPLETED
 

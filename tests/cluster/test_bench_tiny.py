@@ -88,6 +88,9 @@ async def test_fire_lag_in_each_mode(
     assert clean(figures)
     assert figures["executions"] == 200
     assert figures["account"]["delivered"] == 300
+    stalls = figures["loop_stall_ms"]
+    assert sorted(stalls["by_node"]) == cluster.names
+    assert stalls["max"] == stalls["by_node"][stalls["node"]] > 0
     lag = figures["fire_lag_ms"]
     assert 0 <= lag["p50"] <= lag["p90"] <= lag["p99"] <= lag["p999"] <= lag["max"]
     picture = tmp_path / "lag.png"

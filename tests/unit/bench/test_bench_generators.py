@@ -134,7 +134,7 @@ async def test_what_is_refused_is_counted_and_not_sent_again() -> None:
         }[first]
 
     line = FakeLine(respond)
-    submitter = Submitter(make_plan(), 0, START_MS, [line])
+    submitter = Submitter(make_plan(), 0, START_MS, [line], Later())
     await submitter.submit_all()
     assert len(line.requests) == 3
     requests = [decode(body, type=NewJobs).request_id for _, body, _ in line.requests]
@@ -156,7 +156,7 @@ async def test_single_jobs_carry_their_request_id_in_a_header(
     answer: tuple[int, bytes], outcome: int
 ) -> None:
     line = FakeLine(lambda _path, _body: answer)
-    submitter = Submitter(make_plan(jobs_per_post=1, total=2), 0, START_MS, [line])
+    submitter = Submitter(make_plan(jobs_per_post=1, total=2), 0, START_MS, [line], Later())
     await submitter.submit_all()
     assert [path for path, _, _ in line.requests] == [b"/v1/jobs"] * 2
     assert [extra for _, _, extra in line.requests] == [
@@ -168,7 +168,7 @@ async def test_single_jobs_carry_their_request_id_in_a_header(
 
 async def test_a_submitter_sends_its_share_whether_earlier_batches_are_answered_or_not() -> None:
     lines = [FakeLine(), FakeLine()]
-    submitter = Submitter(make_plan(submitters=2, total=8), 1, START_MS, lines)
+    submitter = Submitter(make_plan(submitters=2, total=8), 1, START_MS, lines, Later())
     sending = asyncio.create_task(submitter.submit_all())
     await asyncio.sleep(0)
     firsts = [
@@ -183,6 +183,24 @@ async def test_a_submitter_sends_its_share_whether_earlier_batches_are_answered_
     lines[1].answer(200, created(["created", "created"]))
     await sending
     assert submitter.record(0, 0).outcomes.count(UNKNOWN) == 4
+
+
+async def test_what_is_preloaded_is_sent_again_when_the_node_has_no_room_at_present() -> None:
+    line, later = FakeLine(), Later()
+    submitter = Submitter(make_plan(mode="preloaded", total=2), 0, START_MS, [line], later)
+    sending = asyncio.create_task(submitter.submit_all())
+    await asyncio.sleep(0)
+    line.answer(503, OVERLOADED)
+    assert len(line.requests) == 1
+    later.ring()
+    assert line.requests == [line.requests[0]] * 2  # under the same request id
+    line.answer(200, created(["created", "created"]))
+    await sending
+    assert submitter.acknowledged == 2
+    full = FakeLine(lambda _path, _body: (429, OVERLOADED))
+    submitter = Submitter(make_plan(mode="preloaded", total=2), 0, START_MS, [full], later)
+    await submitter.submit_all()
+    assert list(submitter.record(0, 0).outcomes) == [REFUSED] * 2
 
 
 # --- the worker ----------------------------------------------------------------------------
