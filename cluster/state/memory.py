@@ -96,7 +96,7 @@ class Memory(Generic[R]):
     def trim(self, now_ms: int, window_ms: int, limit: int, steps: int) -> None:
         """Forget what is too old or beyond `limit`, at most `steps` records."""
         order = self._order
-        while steps > 0 and order:
+        for _ in range(min(steps, len(order))):
             oldest = order.oldest
             if self.total <= limit and oldest.since_ms + window_ms > now_ms:
                 return
@@ -105,4 +105,3 @@ class Memory(Generic[R]):
             shard = self._shards[hash(oldest.key) % _SHARDS]
             if shard.get(oldest.key) is oldest:
                 del shard[oldest.key]
-            steps -= 1

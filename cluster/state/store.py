@@ -359,7 +359,8 @@ class Store:
         The job goes with its last execution if it has ended. Job and execution refer to
         each other and the collector does not see them: the ring is opened here.
         """
-        self.will_change(execution)
+        if self.dump is not None:
+            self.dump.keep_execution(execution)
         job = execution.job
         counts = self.queues[job.queue]
         state = execution.state
