@@ -36,6 +36,7 @@ from timeball.client.messages import (
     Report,
     Retry,
     Schedule,
+    SnapshotBegun,
     Success,
 )
 from timeball.client.worker import Handler, Worker
@@ -75,6 +76,7 @@ __all__ = [
     "Retry",
     "RetryLater",
     "Schedule",
+    "SnapshotBegun",
     "Success",
     "TimeballError",
     "TooLarge",

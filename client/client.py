@@ -284,6 +284,14 @@ class Client:
             "/v1/cluster", messages.ClusterView, digest="true" if digest else None
         )
 
+    async def take_snapshot(self) -> messages.SnapshotBegun:
+        """Have a node write a snapshot: with several URLs, whichever answers.
+
+        Raises `Conflict` while it writes one already.
+        """
+        call = Call("POST", "/v1/cluster/snapshot", messages.SnapshotBegun, writes=False)
+        return await self._call(call)
+
     # -----------------------------------------------------------------------------------------
 
     async def _report(

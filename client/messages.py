@@ -451,6 +451,13 @@ class ClusterView(Answer, frozen=True, kw_only=True):
     totals: dict[str, int]
 
 
+class SnapshotBegun(Answer, frozen=True, kw_only=True):
+    """A node has begun to write a snapshot; `index` is the log position that it covers."""
+
+    node: str
+    index: int
+
+
 def encode_execution_id(job: int, nominal_ms: int) -> str:
     """Render an execution's identity (job id, nominal time in epoch ms) for the wire."""
     return f"{job}-{nominal_ms}"

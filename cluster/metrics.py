@@ -230,6 +230,11 @@ class _NodeCollector(Collector):
                 "Committed entries that wait to be applied",
                 consensus.known_commit_index - consensus.applied_index,
             ),
+            "raft_snapshot_index": ("The newest snapshot's position", stats.last_snapshot_index),
+            "raft_snapshot_under_way": (
+                "1 while a snapshot is being written",
+                stats.snapshot_under_way,
+            ),
             "raft_snapshot_bytes": ("Size of the latest snapshot", stats.last_snapshot_bytes),
             "raft_snapshot_seconds": ("Time of the latest snapshot", stats.last_snapshot_s),
             "loop_stall_seconds_max": (

@@ -285,6 +285,7 @@ class Node(Observer):
             replica=self.consensus,
             dispatcher=self.dispatcher,
             propose=self.propose,
+            take_snapshot=self.consensus.take_snapshot,
             congested=lambda: self.commit.congested,
             serving=lambda: self.serving,
             ready=lambda: self.ready,

@@ -1,8 +1,9 @@
-"""`timeball cluster`: the state of nodes and queues."""
+"""`timeball cluster …`: the state of nodes and queues; snapshots."""
 
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 from msgspec import UNSET
 
 from timeball.client.cli import output
@@ -10,13 +11,27 @@ from timeball.client.cli.asking import Asker, asks
 from timeball.client.messages import ClusterView
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--digest", is_flag=True, help="Add the hash of the applied state.")
 @asks
 def cluster(asker: Asker, digest: bool) -> None:
     """Show the cluster's nodes and queues, as the answering node sees them."""
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        for name in context.params:
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"options come after {context.invoked_subcommand!r}")
+        return
     view = asker.ask(lambda client: client.cluster(digest=digest))
     asker.show(view, lambda: _text(view))
+
+
+@cluster.command()
+@asks
+def snapshot(asker: Asker) -> None:
+    """Have the node at --url write a snapshot now. Exit code 1 if it is writing one already."""
+    begun = asker.ask(lambda client: client.take_snapshot())
+    asker.show(begun, lambda: f"{begun.node} writes a snapshot of position {begun.index}")
 
 
 def _text(view: ClusterView) -> str:

@@ -34,6 +34,7 @@ class ClusterReports:
         """The table of this noun."""
         return [
             Route(method="GET", pattern="/v1/cluster", handler=self.cluster),
+            Route(method="POST", pattern="/v1/cluster/snapshot", handler=self.snapshot),
             Route(method="GET", pattern="/healthz", handler=self.health, plain=True),
             Route(method="GET", pattern="/readyz", handler=self.readiness),
             Route(method="GET", pattern="/metrics", handler=self.metrics, plain=True),
@@ -112,6 +113,13 @@ class ClusterReports:
                 )
             )
         return views
+
+    async def snapshot(self, request: Request) -> Answered:
+        """Begin a snapshot on this very node."""
+        read_query(request.query, ())
+        index = self._services.take_snapshot()
+        begun = messages.SnapshotBegun(node=self._services.me.name, index=index)
+        return Answered(message=begun, status=202)
 
     async def health(self, _request: Request) -> Response:
         """The process serves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from timeball.client.errors import (
+    Conflict,
     InternalError,
     MethodNotAllowed,
     OutcomeUnknown,
@@ -34,6 +35,8 @@ def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballErro
             return Overloaded(str(error), retry_after_ms=RETRY_MS)
         case consensus.EntryTooLarge():
             return TooLarge(str(error))
+        case consensus.SnapshotUnderWay():
+            return Conflict(str(error))
         case consensus.OutcomeUnknown():
             return OutcomeUnknown(str(error), retry_after_ms=RETRY_MS)
         case consensus.Halted():

@@ -35,6 +35,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Whether operations wait so long that new jobs should come later."""
     serving: Callable[[], bool]
     """Whether this node leads and has taken up its duties."""
+    take_snapshot: Callable[[], int]
+    """Begins a snapshot of this node's state; the position that it covers."""
     ready: Callable[[], bool]
     """Whether this node has caught up and is in touch with a majority."""
     wall_clock_ms: Callable[[], int]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from timeball.cluster.raft.disk import Disk, RealDisk
 from timeball.cluster.raft.engine import Engine
-from timeball.cluster.raft.errors import Damaged, NotLeader
+from timeball.cluster.raft.errors import Damaged, Halted, NotLeader
 from timeball.cluster.raft.interface import Observer, PeerStatus, Role, StateMachine
 from timeball.cluster.raft.metadata import cluster_id
 from timeball.cluster.raft.network import Network
@@ -127,6 +127,7 @@ class Consensus:
             with engine.turn():
                 engine.flush()
                 engine.step_down(engine.term)
+        await engine.end_tasks()
         await self._network.stop()
         engine.destroy()
 
@@ -156,6 +157,15 @@ class Consensus:
         if not self._started:
             raise NotLeader(None)
         return self._running.append(entry)
+
+    def take_snapshot(self) -> int:
+        """Begin a snapshot of all that is applied here; the position that it covers.
+
+        Raises SnapshotUnderWay when one is being taken, and Halted when the node has stopped.
+        """
+        if self.halted is not None or not self._started:
+            raise Halted("this node has stopped")
+        return self._running.snapshotting.ask()
 
     @property
     def role(self) -> Role:

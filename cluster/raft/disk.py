@@ -7,8 +7,10 @@ after a failed sync the kernel may have dropped the very pages that were to be k
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -61,6 +63,13 @@ class Disk(Protocol):
 
     def sync_directory(self, directory: Path) -> None:
         """Make creations, renames and removals in the directory durable."""
+
+    async def aside(self, work: Callable[[], None]) -> None:
+        """Let bulky `work` on this disk be done without holding up the event loop.
+
+        It has ended on return, also when the caller is cancelled meanwhile: until then nobody
+        else may touch the files that it touches.
+        """
 
 
 class RealFile:
@@ -145,3 +154,11 @@ class RealDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    async def aside(self, work: Callable[[], None]) -> None:
+        done = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait([done])
+            raise

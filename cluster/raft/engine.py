@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,8 @@ from timeball.cluster.raft.leading import Leadership
 from timeball.cluster.raft.messages import Message
 from timeball.cluster.raft.network import Network
 from timeball.cluster.raft.settings import RaftSettings
-from timeball.cluster.raft.snapshots import Position, Snapshot
+from timeball.cluster.raft.snapshots import Snapshot
+from timeball.cluster.raft.snapshotting import Snapshotting
 from timeball.cluster.raft.stats import Stats
 from timeball.cluster.raft.storage import Storage
 
@@ -160,11 +161,10 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self._applying = False
         self._apply_scheduled = False
         self._flush_scheduled = False
-        self._bytes_since_snapshot = 0
-        self._snapshot_not_before = 0
         self.timer = ElectionTimer(settings, rng)
         self._candidacy = Candidacy(self)
         self._following = Following(self)
+        self.snapshotting = Snapshotting(self)
         self.link = _Link(network, self._nodes)
         super().__init__(
             self._nodes[name],
@@ -431,7 +431,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
             if applied.halt is not None:
                 raise Halted(f"the entry {entry.index} cannot be applied: {applied.halt}")
             self._SyncObj__raftLastApplied = entry.index
-            self._bytes_since_snapshot += len(entry.data)
+            self.snapshotting.grown_bytes += len(entry.data)
             self.stats.entries_applied += 1
             for observer in self._observers:
                 observer.on_applied(entry.index, entry.term, entry.data, applied)
@@ -445,49 +445,28 @@ class Engine(LibraryObject):  # type: ignore[misc]
             call(observer)
 
     def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802
-        grown = self.applied_index - self.storage.position.index
-        if grown >= self.settings.snapshot_entries or (
-            self._bytes_since_snapshot >= self.settings.snapshot_bytes
-        ):
-            self.take_snapshot()
-
-    def take_snapshot(self, again: bool = False) -> None:
-        """Store a snapshot of all that is applied. A failure costs only disk space, and is told.
-
-        `again`: even if there was one already, because it turned out to be damaged.
-        """
-        index = self.applied_index
-        known = index == self.storage.position.index and not again
-        if known or index < self._snapshot_not_before:
-            return
-        term = self.log.term_at(index)
-        assert term is not None
-        started = self.clock()
-        self.flush()  # the journal can stand in for the snapshot, should that get damaged
-        try:
-            size = self.storage.take_snapshot(Position(index, term), self.machine.dump())
-        except OSError as error:
-            self.stats.snapshot_failures += 1
-            self._snapshot_not_before = index + max(1, self.settings.snapshot_entries // 10)
-            _logger.error("%s: no snapshot was stored: %s", self.name, error)
-            return
-        self._bytes_since_snapshot = 0
-        self.stats.snapshots_taken += 1
-        self.stats.last_snapshot_bytes = size
-        self.stats.last_snapshot_s = self.clock() - started
+        self.snapshotting.consider()
 
     def install(self, snapshot: Snapshot) -> None:
         """Go on from a received snapshot, which is verified and loaded into the state machine."""
         index = snapshot.position.index
         assert index > self.applied_index
+        self.snapshotting.abandon()
         self.storage.install(snapshot)
         self._SyncObj__raftCommitIndex = index
         self._SyncObj__raftLastApplied = index
-        self._bytes_since_snapshot = 0
+        self.snapshotting.grown_bytes = 0
+        self.stats.last_snapshot_index = index
         self.stats.snapshots_installed += 1
         self._notify(lambda observer: observer.on_installed(index))
 
     # The end.
+
+    async def end_tasks(self) -> None:
+        """End what is done beside the turns: a snapshot, an installation."""
+        self._following.abandon()
+        self.snapshotting.abandon()
+        await self.snapshotting.ended()
 
     def halt(self, reason: str) -> None:
         """Stop for good: nothing is sent, written, applied or accepted any more."""
@@ -504,6 +483,9 @@ class Engine(LibraryObject):  # type: ignore[misc]
             if leadership.announced:
                 self._notify(lambda observer: observer.on_leadership(None))
         self._notify(lambda observer: observer.on_halt(reason))
+
+    def create_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._loop.create_task(work)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_s, callback)

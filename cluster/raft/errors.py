@@ -5,6 +5,7 @@ ConsensusError
 ├── Overloaded        definite: operations wait for too long or are too many, nothing was proposed
 ├── Expired           definite: the deadline passed while the proposal still waited
 ├── EntryTooLarge     definite: the operation alone exceeds the size of an entry
+├── SnapshotUnderWay  definite: a snapshot is being taken already, no other was begun
 ├── OutcomeUnknown    the operation may or may not be applied; repeat it with its request id
 ├── Damaged           a file refuses to be read: the node must not start
 ├── Misconfigured     the data directory belongs to another node or member list
@@ -49,6 +50,14 @@ class EntryTooLarge(ConsensusError):
         super().__init__(f"the operation takes {size} bytes, an entry holds at most {limit}")
         self.size = size
         self.limit = limit
+
+
+class SnapshotUnderWay(ConsensusError):
+    """This node is taking a snapshot already; `index` is its position."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"a snapshot at {index} is under way")
+        self.index = index
 
 
 class OutcomeUnknown(ConsensusError):

@@ -7,7 +7,9 @@ what it says.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from timeball.cluster.raft.entry import Entry
@@ -44,6 +46,7 @@ class Following:
         self._engine = engine
         self._pending: _Acknowledgement | None = None
         self._incoming: tuple[str, int, int, int] | None = None
+        self._installation: asyncio.Task[None] | None = None
 
     def receive(self, peer: str, message: Message) -> bool:
         """Whether the message was for a follower."""
@@ -130,9 +133,9 @@ class Following:
         if self._take_chunk(peer, message) < message.size:
             self._answer(peer, message, engine.storage.snapshots.incoming_size)
             return
-        installed = self._install(message)
-        self._drop_incoming()
-        self._answer(peer, message, message.size if installed else 0, installed)
+        if self._installation is None and not engine.snapshotting.publishing:
+            self._installation = engine.create_task(self._install(peer, message))
+        # The leader repeats its last piece until it has an answer.
 
     def _holds(self, message: SnapshotChunk) -> bool:
         """Whether the node has what the snapshot covers: it never goes backwards."""
@@ -149,6 +152,7 @@ class Following:
             _logger.error("a snapshot of %d bytes is refused: over the limit", message.size)
             return 0
         if identity != self._incoming:
+            self.abandon()
             store.incoming_start()
             self._incoming = identity
         if message.offset == store.incoming_size and message.offset + len(message.data) <= (
@@ -157,20 +161,57 @@ class Following:
             store.incoming_append(message.data)
         return store.incoming_size
 
-    def _install(self, message: SnapshotChunk) -> bool:
-        engine = self._engine
-        try:
-            snapshot = engine.storage.snapshots.incoming_verify()
-            if snapshot.position != Position(message.index, message.last_term):
-                raise Damaged(snapshot.path, f"it is for {snapshot.position}")
-            engine.machine.load(snapshot.chunks())
-        except (Damaged, ValueError) as error:
-            _logger.error("%s: a received snapshot is refused: %s", engine.name, error)
-            return False
-        engine.install(snapshot)
-        return True
+    async def _install(self, peer: str, message: SnapshotChunk) -> None:
+        """Load what was received, while the node goes on as it was, then change over."""
+        engine, storage = self._engine, self._engine.storage
+        remains: Iterable[None] = ()
+        with engine.turn():
+            await storage.aside(storage.snapshots.incoming_sync)
+            self._must_live()
+            try:
+                snapshot = storage.snapshots.incoming_snapshot()
+                if snapshot.position != Position(message.index, message.last_term):
+                    raise Damaged(snapshot.path, f"it is for {snapshot.position}")
+                loading = engine.machine.loading()
+                for chunk in snapshot.chunks():
+                    loading.add(chunk)
+                    await self._let_others()
+                if self._holds(message) or engine.leadership is not None:
+                    self._end_installation()  # it has come about otherwise
+                    return
+                remains = loading.finish()
+            except (Damaged, ValueError) as error:
+                _logger.error("%s: a received snapshot is refused: %s", engine.name, error)
+                self._end_installation()
+                self._answer(peer, message, 0)
+                return
+            engine.install(snapshot)
+            self._end_installation()
+            self._answer(peer, message, message.size, installed=True)
+        for _ in remains:
+            await self._let_others()
+
+    async def _let_others(self) -> None:
+        await asyncio.sleep(0)
+        self._must_live()
+
+    def _must_live(self) -> None:
+        """A node that has stopped itself touches nothing any more."""
+        if self._engine.halted is not None:
+            raise asyncio.CancelledError
+
+    def abandon(self) -> None:
+        """Go on no more with the installation under way."""
+        if self._installation is not None:
+            self._installation.cancel()
+            self._installation = None
+
+    def _end_installation(self) -> None:
+        self._installation = None
+        self._drop_incoming()
 
     def _drop_incoming(self) -> None:
+        self.abandon()
         self._incoming = None
         self._engine.storage.snapshots.incoming_drop()
 

@@ -27,17 +27,48 @@ class Applied(Protocol):
         """One verdict for each operation of the entry, in order."""
 
 
+class Dump(Protocol):
+    """A dump that is under way; each step costs a bounded time."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def __next__(self) -> bytes: ...
+
+    def close(self) -> None:
+        """End it, read or not."""
+
+
+class Loading(Protocol):
+    """A dump that is being loaded; each step costs a bounded time."""
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next chunk; ValueError when it is damaged."""
+
+    def finish(self) -> Iterable[None]:
+        """Replace the state; ValueError, and no change, when something is missing.
+
+        To iterate over the answer lets go of the state before, in small steps.
+        """
+
+
 class StateMachine(Protocol):
     """The replicated state: it reads no clock and never raises from `apply`."""
 
     def apply(self, index: int, entry: bytes) -> Applied:
         """Apply one committed entry; the same bytes in the same order give the same state."""
 
-    def dump(self) -> Iterator[bytes]:
-        """The whole state as chunks, each at most `MAX_CHUNK_BYTES`."""
+    def dump(self) -> Dump:
+        """The whole state of now as chunks, each at most `MAX_CHUNK_BYTES`.
+
+        Entries may be applied between two chunks, and the chunks still tell the state of the call.
+        There is one dump at a time.
+        """
 
     def load(self, chunks: Iterable[bytes]) -> None:
         """Replace the state by a dumped one, all or nothing; ValueError when it is damaged."""
+
+    def loading(self) -> Loading:
+        """Begin to load a dump, while the present state goes on until it is replaced."""
 
     def digest(self) -> str:
         """A hash of the whole state, equal on nodes that applied the same entries."""

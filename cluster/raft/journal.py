@@ -276,10 +276,17 @@ class Journal:
         self._disk.remove(segment.path)
         self._disk.sync_directory(self._directory)
 
-    def forget_to(self, index: int) -> None:
-        """Remove the segments that hold nothing above `index`; a durable snapshot covers them."""
+    def forget_to(self, index: int) -> list[Path]:
+        """Let go of the segments that hold nothing above `index`; a durable snapshot covers them.
+
+        Their files remain to be removed, the first one first: what a crash leaves is a log still.
+        """
+        paths: list[Path] = []
         while len(self._segments) > 1 and self._segments[1].first_index <= index + 1:
-            self._remove_segment(self._segments.pop(0))
+            segment = self._segments.pop(0)
+            segment.file.close()
+            paths.append(segment.path)
+        return paths
 
     def reset(self, base_index: int, base_term: int) -> None:
         """Remove everything and continue after `base_index`.

@@ -253,11 +253,15 @@ class Leadership:
         try:
             snapshot = engine.storage.snapshots.newest()
         except Damaged as damage:
-            # The state in memory is sound: a new snapshot takes the place of the damaged one.
             engine.storage.snapshots.set_aside(damage.path)
-            engine.take_snapshot(again=True)
-            snapshot = None  # the next turn finds it
-        if snapshot is not None:
+            snapshot = None
+        if snapshot is not None and snapshot.position.index < engine.log.base_index:
+            snapshot.close()  # the log in memory does not go on from there
+            snapshot = None
+        if snapshot is None:
+            # The state in memory is sound: a later turn finds what is made of it.
+            engine.snapshotting.begin(again=True)
+        else:
             progress.become_installing(snapshot, engine.clock())
 
     def _send_chunks(self, peer: str, progress: Progress, window: int) -> None:
@@ -284,6 +288,10 @@ class Leadership:
         if reply.installed:
             progress.installed(reply.index)
             self.count()
+        elif reply.received == 0 and progress.snapshot_sent == snapshot.size:
+            engine.snapshotting.doubt()  # the whole was refused
+            progress.become_probing(engine.last_index + 1)
+            return
         elif reply.received > progress.snapshot_acked:
             progress.snapshot_acked = reply.received
             progress.snapshot_moved_at = now

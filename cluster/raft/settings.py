@@ -62,9 +62,19 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Entries applied before the event loop gets its turn."""
 
     segment_bytes: int = 64 * 1024 * 1024
-    snapshot_entries: int = 50_000
+    snapshot_entries: int = 30_000
+    """Each member takes a snapshot when the log passes its mark, once in so many entries.
+
+    The marks of the members lie as far apart as they can, so they take turns: a full leader writes
+    about 500 entries a second, which leaves three members 20 s each. All entries since the last
+    snapshot are in memory, and are applied anew at a start.
+    """
+
     snapshot_bytes: int = 256 * 1024 * 1024
-    """A snapshot is taken when the log since the last one has grown by either."""
+    """Whatever the marks, a snapshot is taken when the log has grown by this since the last one."""
+
+    snapshot_share: float = 0.2
+    """How much of the event loop's time a snapshot may take."""
 
     trailing_entries: int = 1_000
     """Entries kept in memory behind a snapshot, so that a slow follower needs no snapshot."""
@@ -116,6 +126,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
             self.max_send_buffer_bytes >= 2 * self.max_frame_bytes,
             "max_send_buffer_bytes must hold two frames",
         )
+        _require(self.snapshot_share < 1, "snapshot_share must be less than 1")
         _require(self.redial_min_s <= self.redial_max_s, "redial_max_s must be >= redial_min_s")
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
@@ -91,29 +92,74 @@ def _read_chunks(path: Path, file: DiskFile) -> Iterator[bytes]:
         raise Damaged(path, "something follows its trailer")
 
 
-def _verify(path: Path, file: DiskFile) -> Position:
-    position = _read_head(path, file)
-    for _ in _read_chunks(path, file):
-        pass
-    return position
-
-
 class Snapshot:
-    """A snapshot file, verified and open for reading."""
+    """A snapshot file, open for reading."""
 
     def __init__(self, path: Path, file: DiskFile) -> None:
+        """Only the head is read; Damaged when that is not whole."""
         self.path = path
         self._file = file
-        self.position = _verify(path, file)
+        self.position = _read_head(path, file)
         self.size = file.size()
 
     def chunks(self) -> Iterator[bytes]:
-        """What `StateMachine.dump` gave; Damaged if the file changed since it was verified."""
+        """What `StateMachine.dump` gave, each chunk verified; Damaged if the file is not whole."""
         return _read_chunks(self.path, self._file)
+
+    def verify(self) -> None:
+        """Read all of it; Damaged if it is not whole."""
+        for _ in self.chunks():
+            pass
 
     def read(self, offset: int, length: int) -> bytes:
         """A piece of the file itself, for sending."""
         return self._file.read(offset, length)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Writing:
+    """A snapshot that is being written, under another name, beside those that are there."""
+
+    def __init__(self, path: Path, file: DiskFile, position: Position) -> None:
+        self.path = path
+        self.position = position
+        self.unsynced = 0
+        """Bytes that were written since the last sync."""
+        self._file = file
+        self._count = self._total = 0
+
+    def _append(self, data: bytes) -> None:
+        self._file.append(data)
+        self.unsynced += len(data)
+
+    def open(self) -> None:
+        """Write the head: chunks may come."""
+        head = MAGIC + struct.pack(">QQ", self.position.index, self.position.term)
+        self._append(head + crc32(head).to_bytes(4, "big"))
+
+    def add(self, data: bytes) -> None:
+        """Write the next chunk."""
+        assert 0 < len(data) <= MAX_CHUNK_BYTES, "a chunk is empty or too large"
+        length = len(data).to_bytes(4, "big")
+        self._append(length + crc32(data, crc32(length)).to_bytes(4, "big") + data)
+        self._total = crc32(data, self._total)
+        self._count += 1
+
+    def seal(self) -> None:
+        """Write the trailer: nothing is to come."""
+        tail = struct.pack(">QI", self._count, self._total)
+        self._append(struct.pack(">II", _END, crc32(tail)) + tail)
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+        self._file.sync()
+        self.unsynced = 0
+
+    @property
+    def size(self) -> int:
+        return self._file.size()
 
     def close(self) -> None:
         self._file.close()
@@ -150,6 +196,7 @@ class SnapshotStore:
             try:
                 file = self._disk.open(path)
                 snapshot = Snapshot(path, file)
+                snapshot.verify()
                 if snapshot.position.index != index:
                     raise Damaged(path, "its name does not match its index")
             except OSError as error:
@@ -168,11 +215,13 @@ class SnapshotStore:
         self._disk.sync_directory(self._directory)
 
     def newest(self) -> Snapshot | None:
-        """The newest stored snapshot, verified; Damaged when it is not whole."""
-        for found in self.candidates():
-            if isinstance(found, Damaged):
-                raise found
-            return found
+        """The newest stored snapshot; Damaged when it does not even begin like one.
+
+        The rest is verified by whoever it is sent to.
+        """
+        for index in self._indexes():
+            path = self._path(index)
+            return Snapshot(path, self._disk.open(path))
         return None
 
     def previous_index(self) -> int:
@@ -180,31 +229,27 @@ class SnapshotStore:
         indexes = self._indexes()
         return indexes[_KEPT - 1] if len(indexes) >= _KEPT else 0
 
-    def write(self, position: Position, chunks: Iterable[bytes]) -> int:
-        """Store a snapshot durably beside the old one and drop the oldest; its size."""
+    def begin(self, position: Position) -> Writing:
+        """Begin to write a snapshot; `publish` or `abandon` must follow, and `close`."""
         path = self._directory / _WRITING
-        file = self._disk.create(path)
-        try:
-            head = MAGIC + struct.pack(">QQ", position.index, position.term)
-            file.append(head + crc32(head).to_bytes(4, "big"))
-            count = total = 0
-            for data in chunks:
-                assert 0 < len(data) <= MAX_CHUNK_BYTES, "a chunk is empty or too large"
-                length = len(data).to_bytes(4, "big")
-                file.append(length + crc32(data, crc32(length)).to_bytes(4, "big") + data)
-                total = crc32(data, total)
-                count += 1
-            tail = struct.pack(">QI", count, total)
-            file.append(struct.pack(">II", _END, crc32(tail)) + tail)
-            file.sync()
-            size = file.size()
-        finally:
-            file.close()
-        self._publish(path, position.index)
-        return size
+        return Writing(path, self._disk.create(path), position)
+
+    def abandon(self, writing: Writing) -> None:
+        """Drop what was written, as far as the disk lets us: a start drops what is left."""
+        with suppress(OSError):
+            self._disk.remove(writing.path)
+
+    def publish(self, writing: Writing) -> None:
+        """Make a sealed snapshot the newest one, durably."""
+        writing.sync()
+        self._publish(writing.path, writing.position.index)
 
     def _publish(self, path: Path, index: int) -> None:
         self._disk.replace(path, self._path(index))
+        self._disk.sync_directory(self._directory)
+
+    def drop_old(self) -> None:
+        """Remove the snapshots before the fallback."""
         for old in self._indexes()[_KEPT:]:
             self._disk.remove(self._path(old))
         self._disk.sync_directory(self._directory)
@@ -223,14 +268,18 @@ class SnapshotStore:
         assert self._incoming is not None
         self._incoming.append(data)
 
-    def incoming_verify(self) -> Snapshot:
-        """The received file as a snapshot, durable but not yet published; Damaged otherwise.
+    def incoming_snapshot(self) -> Snapshot:
+        """The received file as a snapshot, to be verified by reading it; or Damaged.
 
         `incoming_publish` or `incoming_drop` must follow.
         """
         assert self._incoming is not None
-        self._incoming.sync()
         return Snapshot(self._directory / _INCOMING, self._incoming)
+
+    def incoming_sync(self) -> None:
+        """Make durable what was received."""
+        if self._incoming is not None:
+            self._incoming.sync()
 
     def incoming_publish(self, index: int) -> None:
         """Make the received snapshot the newest one, durably."""
@@ -238,6 +287,7 @@ class SnapshotStore:
         self._incoming.close()
         self._incoming = None
         self._publish(self._directory / _INCOMING, index)
+        self.drop_old()
 
     def incoming_drop(self) -> None:
         if self._incoming is not None:

@@ -18,3 +18,7 @@ class Stats(msgspec.Struct):
     snapshot_failures: int = 0
     last_snapshot_bytes: int = 0
     last_snapshot_s: float = 0.0
+    """From its beginning to its being durable."""
+    last_snapshot_index: int = 0
+    """The position of this node's newest snapshot: taken, installed or found at the start."""
+    snapshot_under_way: bool = False

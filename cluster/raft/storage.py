@@ -23,6 +23,8 @@ from timeball.cluster.raft.snapshots import Position, Snapshot, SnapshotStore
 
 _logger = logging.getLogger(__name__)
 NOTHING = Position(0, 0)
+_FORGOTTEN_AT_ONCE = 1_000
+"""Entries dropped from memory in one turn: to free 50,000 in one go takes many milliseconds."""
 
 
 class Storage:
@@ -30,6 +32,7 @@ class Storage:
 
     def __init__(self, disk: Disk, directory: Path, settings: RaftSettings) -> None:
         self._disk = disk
+        self.aside = disk.aside
         self._directory = directory
         self._settings = settings
         self._lock: Lock | None = None
@@ -134,14 +137,26 @@ class Storage:
         self.log.truncate_from(index)
         self.journal.truncate_from(index, term_before)
 
-    def take_snapshot(self, position: Position, chunks: Iterable[bytes]) -> int:
-        """Store a snapshot and let go of what it makes superfluous; its size."""
+    def adopt(self, position: Position) -> list[Path]:
+        """A snapshot of our own is durable at `position`; the journal's files to remove now.
+
+        Memory lets go of the entries behind it in steps (see `forget_some`).
+        """
         assert position.index >= self.position.index
-        size = self.snapshots.write(position, chunks)
         self.position = position
-        self.journal.forget_to(self.snapshots.previous_index())
-        self.log.forget_to(position.index - self._settings.trailing_entries)
-        return size
+        return self.journal.forget_to(self.snapshots.previous_index())
+
+    def remove_old(self, segments: Iterable[Path]) -> None:
+        """Remove what the newest snapshot made superfluous."""
+        for path in segments:
+            self._disk.remove(path)
+        self.snapshots.drop_old()
+
+    def forget_some(self) -> bool:
+        """Drop a bounded number of entries from memory; whether more are behind the snapshot."""
+        target = self.position.index - self._settings.trailing_entries
+        self.log.forget_to(min(target, self.log.base_index + _FORGOTTEN_AT_ONCE))
+        return self.log.base_index < target
 
     def install(self, snapshot: Snapshot) -> None:
         """Publish a received snapshot; the log, which holds nothing behind it, starts anew."""

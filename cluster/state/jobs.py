@@ -128,7 +128,7 @@ def cancel_jobs(store: Store, operation: CancelJobs) -> list[CancelStatus]:
 
 
 def _cancel(store: Store, job_id: int) -> CancelStatus:
-    job = store.jobs.get(job_id)
+    job = store.job_to_change(job_id)
     if job is None:
         return CancelStatus.UNKNOWN
     if job.state is JobState.COMPLETED:
@@ -137,6 +137,7 @@ def _cancel(store: Store, job_id: int) -> CancelStatus:
         store.end_timetable(job)
         job.state = JobState.CANCELLED
         for execution in store.executions_of(job):
+            store.will_change(execution)
             if execution.state is ExecutionState.SCHEDULED:
                 store.finish(execution, Event.CANCEL, ExecutionState.CANCELLED)
                 store.counters.cancelled += 1
@@ -165,7 +166,7 @@ def advance_timetables(store: Store, operation: AdvanceTimetables) -> list[bool]
 
 
 def _advance(store: Store, item: Advance) -> bool:
-    job = store.jobs.get(item.job)
+    job = store.job_to_change(item.job)
     recurrence = None if job is None else job.recurrence
     if job is None or recurrence is None or recurrence.ended:
         return False

@@ -91,7 +91,7 @@ def remembered_claim(store: Store, request_id: str) -> list[tuple[int, int, int]
 def _lease(
     store: Store, job_id: int, nominal_ms: int, token: int, worker: str, lease_ms: int
 ) -> bool:
-    execution = store.execution(job_id, nominal_ms)
+    execution = store.execution_to_change(job_id, nominal_ms)
     now_ms = store.log_time_ms
     if execution is None or execution.state is not _SCHEDULED:
         return False
@@ -119,7 +119,7 @@ def start(store: Store, operation: Start) -> list[Verdict]:
 
 
 def _start(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
-    execution = store.execution(job_id, nominal_ms)
+    execution = store.execution_to_change(job_id, nominal_ms)
     if execution is None:
         return Verdict.UNKNOWN
     if token in store.leased and execution.token == token:
@@ -140,7 +140,7 @@ def succeed(store: Store, operation: Succeed) -> list[Verdict]:
 def _succeed(store: Store, item: Success) -> Verdict:
     execution = store.held(item.job, item.nominal_ms, item.token)
     if execution is None:
-        execution = store.execution(item.job, item.nominal_ms)
+        execution = store.execution_to_change(item.job, item.nominal_ms)
         if execution is None:
             return Verdict.UNKNOWN
         verdict = _judge(store, execution, item.token, _SUCCEEDED)
@@ -164,7 +164,7 @@ def fail(store: Store, operation: Fail) -> list[Verdict]:
 
 
 def _fail(store: Store, item: Failure) -> Verdict:
-    execution = store.execution(item.job, item.nominal_ms)
+    execution = store.execution_to_change(item.job, item.nominal_ms)
     if execution is None:
         return Verdict.UNKNOWN
     verdict = _judge(store, execution, item.token, Outcome.FAILED)
@@ -184,7 +184,7 @@ def release(store: Store, operation: Release) -> list[Verdict]:
 
 
 def _release(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
-    execution = store.execution(job_id, nominal_ms)
+    execution = store.execution_to_change(job_id, nominal_ms)
     if execution is None:
         return Verdict.UNKNOWN
     verdict = _judge(store, execution, token, Outcome.RELEASED)
@@ -208,7 +208,7 @@ def expire(store: Store, operation: Expire) -> list[Verdict]:
 
 
 def _expire(store: Store, job_id: int, nominal_ms: int, token: int, timed_out: bool) -> Verdict:
-    execution = store.execution(job_id, nominal_ms)
+    execution = store.execution_to_change(job_id, nominal_ms)
     if execution is None:
         return Verdict.UNKNOWN
     outcome = Outcome.TIMED_OUT if timed_out else Outcome.LEASE_EXPIRED
@@ -229,7 +229,7 @@ def replay(store: Store, operation: Replay) -> list[Verdict]:
 
 
 def _replay(store: Store, job_id: int, nominal_ms: int) -> Verdict:
-    execution = store.execution(job_id, nominal_ms)
+    execution = store.execution_to_change(job_id, nominal_ms)
     if execution is None:
         return Verdict.UNKNOWN
     if execution.state is not ExecutionState.DEAD:

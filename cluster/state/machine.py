@@ -219,18 +219,55 @@ class StateMachine:
         """Dead executions, the latest dead first."""
         return listing.list_dead(self._store, after, limit, queue)
 
-    def dump(self) -> Iterator[bytes]:
-        """The whole state as a stream of chunks; no entry may be applied until it ends."""
-        return snapshot.dump(self._store)
+    def dump(self) -> snapshot.Dump:
+        """The whole state of now as a stream of chunks; entries may be applied meanwhile.
+
+        There is one at a time: it ends when it is read to its end, or closed.
+        """
+        assert self._store.dump is None, "one dump at a time"
+        self._store.dump = dump = snapshot.Dump(self._store)
+        return dump
 
     def load(self, chunks: Iterable[bytes]) -> None:
         """Become the state of a dump. Raises `ValueError`, unchanged, if it is not sound."""
-        self._store = restore.load(chunks)
+        loading = self.loading()
+        for chunk in chunks:
+            loading.add(chunk)
+        for _ in loading.finish():
+            pass
+
+    def loading(self) -> Loading:
+        """Begin to load a dump, while this state goes on."""
+        return Loading(self._become)
+
+    def _become(self, store: Store) -> Store:
+        """Hold another state; the one before is returned."""
+        self._store, previous = store, self._store
         self.halted = None
+        return previous
 
     def digest(self) -> str:
         """BLAKE2b of the dump in hex: equal on nodes that hold the same state."""
         return snapshot.digest(self._store)
+
+
+class Loading:
+    """A dump that is being loaded, a chunk at a time."""
+
+    def __init__(self, become: Callable[[Store], Store]) -> None:
+        self._become = become
+        self._loader = restore.Loader()
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next chunk. Raises `ValueError` if it is not sound."""
+        self._loader.add(chunk)
+
+    def finish(self) -> Iterator[None]:
+        """Become the state of the dump. Raises `ValueError`, unchanged, if it is not whole.
+
+        What remains to be done, to let go of the state before, is to iterate over the answer.
+        """
+        return restore.dismantle(self._become(self._loader.store()))
 
 
 def _beyond_limits(index: int, entry: Entry) -> str | None:

@@ -9,12 +9,12 @@ depends on the process's string hashing; nothing that can be seen does.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 import msgspec
 
+from timeball.cluster.state.fifo import Fifo
 from timeball.cluster.state.verdicts import Created
 
 _SHARDS = 64
@@ -68,13 +68,13 @@ class Memory(Generic[R]):
     __slots__ = ("_order", "_shards", "total")
 
     def __init__(self) -> None:
-        self._order: deque[R] = deque()
+        self._order: Fifo[R] = Fifo()
         self._shards: list[dict[str, R]] = [{} for _ in range(_SHARDS)]
         self.total = 0
         """The sum of the weights held."""
 
     def __iter__(self) -> Iterator[R]:
-        """Oldest first."""
+        """Those of this moment, oldest first."""
         return iter(self._order)
 
     def __len__(self) -> int:
@@ -96,13 +96,12 @@ class Memory(Generic[R]):
     def trim(self, now_ms: int, window_ms: int, limit: int, steps: int) -> None:
         """Forget what is too old or beyond `limit`, at most `steps` records."""
         order = self._order
-        while steps > 0 and order:
-            oldest = order[0]
+        for _ in range(min(steps, len(order))):
+            oldest = order.oldest
             if self.total <= limit and oldest.since_ms + window_ms > now_ms:
                 return
-            order.popleft()
+            order.take()
             self.total -= oldest.weight()
             shard = self._shards[hash(oldest.key) % _SHARDS]
             if shard.get(oldest.key) is oldest:
                 del shard[oldest.key]
-            steps -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -44,18 +44,8 @@ from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
 from timeball.cluster.state.transitions import TERMINAL
 
 _TEXTS_SHARED = 10_000
+_DISMANTLED_AT_ONCE = 500
 _HELD = (ExecutionState.LEASED, ExecutionState.RUNNING)
-
-
-def load(chunks: Iterable[bytes]) -> Store:
-    """The store of a dump. Raises `ValueError` if it is damaged, cut or not sound."""
-    loader = _Loader()
-    try:
-        for chunk in chunks:
-            loader.chunk(chunk)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"state dump: {error}") from error
-    return loader.finished_store()
 
 
 def _refuse(why: str) -> NoReturn:
@@ -74,7 +64,7 @@ _records: dict[int, msgspec.msgpack.Decoder[Any]] = {
         (JOBS, list[JobRecord]),
         (EXECUTIONS, list[ExecutionRecord]),
         (FINISHED, list[_Place]),
-        (DEAD, list[_Place]),
+        (DEAD, list[tuple[int, int]]),
         (KEYS, list[KeyRecord]),
         (REQUESTS, list[RequestRecord]),
         (CLAIMS, list[ClaimRecord]),
@@ -83,8 +73,8 @@ _records: dict[int, msgspec.msgpack.Decoder[Any]] = {
 }
 
 
-class _Loader:
-    """Builds a store from chunks in the order in which `dump` gives them."""
+class Loader:
+    """Builds a store from chunks in the order in which a dump gives them."""
 
     def __init__(self) -> None:
         self._store = Store()
@@ -94,13 +84,25 @@ class _Loader:
         self._last_job = -1
         self._texts: dict[str, str] = {}
         self._dead = 0
+        self._last_death_ms = 0
         self._finished = 0
+        self._recurring: list[Job] = []
+        self._ended_jobs = 0
 
-    def chunk(self, data: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
+        """Take the next chunk. Raises `ValueError` if it is damaged, out of place or not sound."""
+        try:
+            self._chunk(chunk)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"state dump: {error}") from error
+
+    def _chunk(self, data: bytes) -> None:
         kind, raw = _frame.decode(data)
         if kind not in _records:
             _refuse(f"unknown kind of chunk {kind}")
-        if kind < self._kind or (kind in (HEADER, END) and kind == self._kind):
+        # Jobs and executions come in turns, and each execution after its job.
+        went_back = kind < self._kind and (kind, self._kind) != (JOBS, EXECUTIONS)
+        if went_back or (kind in (HEADER, END) and kind == self._kind):
             _refuse(f"chunk of kind {kind} is out of place")
         if (kind == HEADER) is not (self._kind == -1):
             _refuse("the header must come first, and once")
@@ -143,7 +145,8 @@ class _Loader:
             for claim in content:
                 self._remember(store.claims, claim)
 
-    def finished_store(self) -> Store:
+    def store(self) -> Store:
+        """The store, once all chunks are there. Raises `ValueError` if it is not whole or sound."""
         store = self._store
         if self._kind != END:
             _refuse("the end is missing")
@@ -151,11 +154,10 @@ class _Loader:
             _refuse("ended executions and the order of retention do not agree")
         if not all(counts.jobs for counts in store.queues.values()):
             _refuse("a queue without jobs")
-        waiting_marks = sum(isinstance(ended, EndedJob) for ended in store.finished)
-        for job in store.jobs.oldest_first():
+        for job in self._recurring:
             self._check_whole(job)
-            waiting_marks -= not job.executions and job.timetable_ended
-        if waiting_marks:
+            self._ended_jobs -= not job.executions and job.timetable_ended
+        if self._ended_jobs:
             _refuse("ended jobs and the order of retention do not agree")
         store.leased = dict(sorted(store.leased.items()))
         return store
@@ -226,6 +228,9 @@ class _Loader:
             if execution.job != job.id:
                 _refuse(f"job {job.id} holds an execution that is not its own")
             job.executions = self._execution(job, execution)
+            self._check_whole(job)
+        else:
+            self._recurring.append(job)
 
     def _occurrence(self, record: ExecutionRecord) -> None:
         job = self._store.jobs.get(record.job)
@@ -307,6 +312,7 @@ class _Loader:
             job = store.jobs.get(job_id)
             ended = None if job is None or job.executions else EndedJob(job, finished_ms)
             self._finished += 1
+            self._ended_jobs += 1
         else:
             ended = store.execution(job_id, nominal_ms)
             if ended is not None and (
@@ -317,17 +323,15 @@ class _Loader:
             _refuse(f"retention holds {job_id}-{nominal_ms}, which has not ended so")
         store.finished.append(ended)
 
-    def _dead_place(self, place: _Place) -> None:
-        job_id, nominal_ms, finished_ms = place
-        execution = self._store.execution(job_id, nominal_ms)
-        if (
-            execution is None
-            or execution.state is not ExecutionState.DEAD
-            or execution.finished_ms != finished_ms
-            or execution in self._store.dead
-        ):
-            _refuse(f"retention holds {job_id}-{nominal_ms}, which is not dead so")
-        self._store.dead[execution] = None
+    def _dead_place(self, place: tuple[int, int]) -> None:
+        store = self._store
+        execution = store.execution(*place)
+        if execution is None or execution.state is not ExecutionState.DEAD:
+            _refuse(f"retention holds {place[0]}-{place[1]}, which is not dead")
+        if execution in store.dead or execution.finished_ms < self._last_death_ms:
+            _refuse(f"retention holds {place[0]}-{place[1]} out of order")
+        self._last_death_ms = execution.finished_ms
+        store.dead[execution] = None
 
     def _share_with_job(self, record: KeyRecord) -> None:
         """Hold the same objects as the job where they are equal, as after a create."""
@@ -352,3 +356,25 @@ class _Loader:
     def _check_time(self, *times_ms: int) -> None:
         if min(times_ms) < 0 or max(times_ms) > limits.MAX_TIME_MS:
             _refuse("a time is out of range")
+
+
+def dismantle(store: Store) -> Iterator[None]:
+    """Take apart a store that nobody reads any more, a little at each step.
+
+    To let go of it in one go would take long; and jobs and their executions refer to each
+    other, unseen by the collector.
+    """
+    for name in store.jobs.shards():
+        for number, job in enumerate(list(store.jobs.shard(name).values()), 1):
+            for execution in store.executions_of(job):
+                store.pending.discard(execution.due_ms, execution)
+            job.executions = NO_EXECUTIONS
+            store.jobs.remove(job)
+            if number % _DISMANTLED_AT_ONCE == 0:
+                yield
+        yield
+    memories: tuple[Memory[Any], ...] = (store.keys, store.requests, store.claims)
+    for memory in memories:
+        while len(memory):
+            memory.trim(0, 0, -1, _DISMANTLED_AT_ONCE)
+            yield

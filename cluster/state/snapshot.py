@@ -1,22 +1,30 @@
-"""The state as a stream of bytes.
+"""The state as a stream of bytes, as of one position of the log, while the state goes on.
 
 A dump is a header, chunks of records and an end that counts them, each a MessagePack
 ``[kind, …]``. It holds everything that later behaviour depends on, in an order that is
 the same on every node, so equal states dump to equal bytes. Indexes are not in it:
 `restore` derives them anew.
+
+The jobs are read in the order of their ids, a bounded number for each chunk, and entries
+may be applied between two chunks. So whoever is about to change a job or an execution
+says so first, and the dump keeps its record as it was, unless it is in the stream
+already or is younger than the dump. The other collections are held as they were when the
+dump began, at a cost that does not follow the number of jobs.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import astuple
-from itertools import islice
+from struct import Struct as Layout
 from typing import Any
 
 import msgspec
 
 from timeball.cluster.state.operations import (
+    NUMBERED_PER_ENTRY,
     ClusterSettings,
     Cron,
     Every,
@@ -30,17 +38,22 @@ from timeball.cluster.state.records import (
     JobState,
     Recurrence,
 )
-from timeball.cluster.state.store import EndedJob, Store
+from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
 
 MAGIC = "timeball-state"
-VERSION = 1
-RECORDS_PER_CHUNK = 500
+VERSION = 2
+RECORDS_PER_CHUNK = 250
+BYTES_PER_CHUNK = 262_144
+"""A chunk ends with the record that reaches either; a node pauses for one chunk at a time."""
 ENDED_JOB = -1
 """Stands for the nominal time where retention holds a job, not an execution."""
 
 HEADER, QUEUES, JOBS, EXECUTIONS, FINISHED, DEAD, KEYS, REQUESTS, CLAIMS, END = range(10)
 
 _encode = msgspec.msgpack.Encoder().encode
+_CHUNK_HEAD = Layout(">BBBI")
+_PAIR, _ARRAY_32 = 0x92, 0xDD
+"""MessagePack's marks of an array of two, and of one whose length follows in four bytes."""
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
@@ -108,7 +121,7 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     execution: ExecutionRecord | None
 
 
-def _execution_record(execution: Execution) -> tuple[Any, ...]:
+def _execution_fields(execution: Execution) -> tuple[Any, ...]:
     return (
         execution.job.id,
         execution.nominal_ms,
@@ -125,7 +138,11 @@ def _execution_record(execution: Execution) -> tuple[Any, ...]:
     )
 
 
-def _recurrence_record(recurrence: Recurrence) -> tuple[Any, ...]:
+def _execution_record(execution: Execution) -> bytes:
+    return _encode(_execution_fields(execution))
+
+
+def _recurrence_fields(recurrence: Recurrence) -> tuple[Any, ...]:
     return (
         recurrence.timetable,
         recurrence.planned_ms,
@@ -135,80 +152,202 @@ def _recurrence_record(recurrence: Recurrence) -> tuple[Any, ...]:
     )
 
 
-def _job_record(job: Job) -> tuple[Any, ...]:
+def _job_record(job: Job) -> bytes:
     executions = job.executions
     recurrence = job.recurrence
-    return (
-        job.id,
-        job.queue,
-        job.payload,
-        job.created_ms,
-        job.retry,
-        job.priority,
-        job.partition_key,
-        job.timeout_ms,
-        job.idempotency_key,
-        job.state,
-        None if recurrence is None else _recurrence_record(recurrence),
-        None if isinstance(executions, dict) else _execution_record(executions),
-    )
-
-
-def _sections(store: Store) -> Iterator[tuple[int, Iterator[Any]]]:
-    queues = store.queues.values()
-    yield (
-        QUEUES,
+    return _encode(
         (
-            (q.name, q.total_created, q.total_succeeded, q.total_dead, q.total_cancelled)
-            for q in queues
-        ),
-    )
-    yield JOBS, (_job_record(job) for job in store.jobs.oldest_first())
-    recurring = (job for job in store.jobs.oldest_first() if job.recurrence is not None)
-    yield EXECUTIONS, (_execution_record(e) for job in recurring for e in store.executions_of(job))
-    yield (
-        FINISHED,
-        (
-            (ended.job.id, ENDED_JOB, ended.finished_ms)
-            if isinstance(ended, EndedJob)
-            else (ended.job.id, ended.nominal_ms, ended.finished_ms)
-            for ended in store.finished
-        ),
-    )
-    yield DEAD, ((e.job.id, e.nominal_ms, e.finished_ms) for e in store.dead)
-    yield KEYS, iter(store.keys)
-    yield REQUESTS, iter(store.requests)
-    yield CLAIMS, iter(store.claims)
-
-
-def dump(store: Store) -> Iterator[bytes]:
-    """The state as chunks of at most `RECORDS_PER_CHUNK` records; it must not change meanwhile."""
-    yield _encode(
-        (
-            HEADER,
-            Header(
-                MAGIC,
-                VERSION,
-                store.applied_index,
-                store.log_time_ms,
-                store.settings,
-                astuple(store.counters),
-            ),
+            job.id,
+            job.queue,
+            job.payload,
+            job.created_ms,
+            job.retry,
+            job.priority,
+            job.partition_key,
+            job.timeout_ms,
+            job.idempotency_key,
+            job.state,
+            None if recurrence is None else _recurrence_fields(recurrence),
+            None if isinstance(executions, dict) else _execution_fields(executions),
         )
     )
-    counts = []
-    for kind, records in _sections(store):
-        count = 0
-        while chunk := list(islice(records, RECORDS_PER_CHUNK)):
-            count += len(chunk)
-            yield _encode((kind, chunk))
-        counts.append(count)
-    yield _encode((END, counts))
+
+
+def _place(ended: Execution | EndedJob) -> tuple[int, int, int]:
+    """What never changes of what has ended, even when it is dropped."""
+    if isinstance(ended, EndedJob):
+        return ended.job.id, ENDED_JOB, ended.finished_ms
+    return ended.job.id, ended.nominal_ms, ended.finished_ms
+
+
+class Dump:
+    """The state at the position where the dump began: an iterator of chunks.
+
+    Reads what `store` holds as it goes on: `store.dump` must be this dump while anything
+    may change, so that it is told beforehand (see `Store.job_to_change`).
+    """
+
+    def __init__(self, store: Store) -> None:
+        """Begin at the store's present position."""
+        self._store = store
+        self._end = (store.applied_index + 1) * NUMBERED_PER_ENTRY
+        """Jobs and executions of this position have lower numbers, later ones have not."""
+        self._reading = -1
+        """The job whose record was the last to be read; its executions may be to come."""
+        self._jobs: dict[int, dict[int, bytes]] = {}
+        """Records of jobs that changed before they were read, by shard and id."""
+        self._executions: dict[int, dict[int, bytes]] = {}
+        """The same of executions of recurring jobs, by job and nominal time."""
+        self._chunks = self._stream()
+        self._header = _encode(
+            (
+                HEADER,
+                Header(
+                    MAGIC,
+                    VERSION,
+                    store.applied_index,
+                    store.log_time_ms,
+                    store.settings,
+                    astuple(store.counters),
+                ),
+            )
+        )
+        self._queues = [
+            (q.name, q.total_created, q.total_succeeded, q.total_dead, q.total_cancelled)
+            for q in store.queues.values()
+        ]
+        self._shards = store.jobs.shards()
+        self._finished = list(store.finished)
+        self._dead = list(store.dead)
+        self._memories = [
+            (KEYS, iter(store.keys)),
+            (REQUESTS, iter(store.requests)),
+            (CLAIMS, iter(store.claims)),
+        ]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        """The next chunk, at the cost of reading its records."""
+        try:
+            return next(self._chunks)
+        except StopIteration:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End here; the state need not tell its changes any more."""
+        self._chunks.close()
+        if self._store.dump is self:
+            self._store.dump = None
+
+    # What is about to change.
+
+    def keep_job(self, job: Job) -> None:
+        """Keep the record of a job as it is, if it is still to be read."""
+        job_id = job.id
+        if self._reading < job_id < self._end:
+            shard = self._jobs.setdefault(self._store.jobs.shard_of(job_id), {})
+            if job_id not in shard:
+                shard[job_id] = _job_record(job)
+
+    def keep_execution(self, execution: Execution) -> None:
+        """Keep the record of an execution, and of its job, likewise."""
+        job = execution.job
+        self.keep_job(job)
+        recurring = job.recurrence is not None
+        if recurring and job.id >= self._reading and execution.sequence < self._end:
+            kept = self._executions.setdefault(job.id, {})
+            if execution.nominal_ms not in kept:
+                kept[execution.nominal_ms] = _execution_record(execution)
+
+    # Reading.
+
+    def _stream(self) -> Generator[bytes, None, None]:
+        yield self._header
+        counts = dict.fromkeys(range(QUEUES, END), 0)
+        for batch in _batches(self._sections()):
+            for kind, records in batch.items():
+                counts[kind] += len(records)
+                head = _CHUNK_HEAD.pack(_PAIR, kind, _ARRAY_32, len(records))
+                yield head + b"".join(records)
+        yield _encode((END, list(counts.values())))
+
+    def _sections(self) -> Iterator[tuple[int, bytes]]:
+        """Every record with its kind, in the order of the stream."""
+        for totals in self._queues:
+            yield QUEUES, _encode(totals)
+        for shard in self._shards:
+            yield from self._shard(shard)
+        for ended in self._finished:
+            yield FINISHED, _encode(_place(ended))
+        for execution in self._dead:
+            yield DEAD, _encode((execution.job.id, execution.nominal_ms))
+        for kind, memory in self._memories:
+            for record in memory:
+                yield kind, _encode(record)
+
+    def _shard(self, key: int) -> Iterator[tuple[int, bytes]]:
+        """The jobs of one shard, each followed by the executions of its timetable."""
+        jobs = self._store.jobs.shard(key)
+        kept = self._jobs.setdefault(key, {})
+        ids = _merged(jobs, kept)
+        del ids[bisect_left(ids, self._end) :]
+        for job_id in ids:
+            job = jobs.get(job_id)
+            record = kept.get(job_id)
+            if record is None:
+                assert job is not None, "a job was dropped, and its record not kept"
+                record = _job_record(job)
+            self._reading = job_id
+            yield JOBS, record
+            executions = NO_EXECUTIONS if job is None else job.executions
+            if isinstance(executions, dict):
+                yield from self._occurrences(job_id, executions)
+        del self._jobs[key]
+
+    def _occurrences(
+        self, job_id: int, executions: Mapping[int, Execution]
+    ) -> Iterator[tuple[int, bytes]]:
+        kept = self._executions.setdefault(job_id, {})
+        for nominal_ms in _merged(executions, kept):
+            record = kept.get(nominal_ms)
+            if record is None:
+                execution = executions.get(nominal_ms)
+                if execution is None or execution.sequence >= self._end:
+                    continue  # of a later position
+                record = _execution_record(execution)
+            yield EXECUTIONS, record
+        del self._executions[job_id]
+
+
+def _merged(present: Mapping[int, object], kept: Mapping[int, bytes]) -> list[int]:
+    """The numbers of both, rising as those of `present` do."""
+    numbers = list(present)
+    gone = sorted(number for number in kept if number not in present)
+    # Sorting two runs that rise is merging them.
+    return sorted(numbers + gone) if gone else numbers
+
+
+def _batches(records: Iterable[tuple[int, bytes]]) -> Iterator[dict[int, list[bytes]]]:
+    """Records in bounded numbers, by kind; lower kinds, on which higher ones build, first."""
+    batch: dict[int, list[bytes]] = {}
+    count = size = 0
+    for kind, record in records:
+        batch.setdefault(kind, []).append(record)
+        count += 1
+        size += len(record)
+        if count >= RECORDS_PER_CHUNK or size >= BYTES_PER_CHUNK:
+            yield dict(sorted(batch.items()))
+            batch = {}
+            count = size = 0
+    yield dict(sorted(batch.items()))
 
 
 def digest(store: Store) -> str:
-    """BLAKE2b over the dump, in hex."""
+    """BLAKE2b over a dump that nothing interrupts, in hex."""
     total = hashlib.blake2b(digest_size=32)
-    for chunk in dump(store):
+    for chunk in Dump(store):
         total.update(chunk)
     return total.hexdigest()

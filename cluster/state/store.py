@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,6 +27,9 @@ from timeball.cluster.state.records import (
 )
 from timeball.cluster.state.transitions import TERMINAL, Event, move
 from timeball.wheel import TimeBuckets
+
+if TYPE_CHECKING:
+    from timeball.cluster.state.snapshot import Dump
 
 _SHARD_BITS = 17
 _BUCKET_MS = 1_000
@@ -89,6 +93,18 @@ class JobMap:
             del self._shards[key]
             del self._keys[bisect_left(self._keys, key)]
 
+    def shards(self) -> list[int]:
+        """The names of the shards there are, oldest jobs first."""
+        return list(self._keys)
+
+    def shard_of(self, job_id: int) -> int:
+        """The name of the shard to which an id belongs."""
+        return job_id >> _SHARD_BITS
+
+    def shard(self, name: int) -> Mapping[int, Job]:
+        """The jobs of a shard by rising id; empty if it is gone."""
+        return self._shards.get(name, _NO_JOBS)
+
     def oldest_first(self) -> Iterator[Job]:
         """All jobs by rising id; the map must not change meanwhile."""
         for key in self._keys:
@@ -136,6 +152,8 @@ class Store:
         self.queues: dict[str, QueueCounts] = {}
         self.policies: dict[RetryPolicy, RetryPolicy] = {}
         """Policies to share: most jobs have one of a few."""
+        self.dump: Dump | None = None
+        """The dump that is under way; it is told of every change beforehand."""
         # Only within one entry:
         self.touched: list[Execution | Job] = []
         self._next_job = 0
@@ -187,14 +205,35 @@ class Store:
         assert isinstance(executions, dict)
         return executions.get(nominal_ms)
 
+    def job_to_change(self, job_id: int) -> Job | None:
+        """The job of this id, whose own record may change now."""
+        job = self.jobs.get(job_id)
+        if self.dump is not None and job is not None:
+            self.dump.keep_job(job)
+        return job
+
+    def execution_to_change(self, job_id: int, nominal_ms: int) -> Execution | None:
+        """The execution of this identity, which may change now, and its job with it."""
+        execution = self.execution(job_id, nominal_ms)
+        if self.dump is not None and execution is not None:
+            self.dump.keep_execution(execution)
+        return execution
+
+    def will_change(self, execution: Execution) -> None:
+        """Say so before an execution changes that was not looked up for it."""
+        if self.dump is not None:
+            self.dump.keep_execution(execution)
+
     def held(self, job_id: int, nominal_ms: int, token: int) -> Execution | None:
-        """The execution of this identity, if it is leased under this token."""
+        """The execution of this identity, if it is leased under this token; it may change now."""
         execution = self.leased.get(token)
         if (
             execution is not None
             and execution.nominal_ms == nominal_ms
             and execution.job.id == job_id
         ):
+            if self.dump is not None:
+                self.dump.keep_execution(execution)
             return execution
         return None
 
@@ -322,6 +361,8 @@ class Store:
         The job goes with its last execution if it has ended. Job and execution refer to
         each other and the collector does not see them: the ring is opened here.
         """
+        if self.dump is not None:
+            self.dump.keep_execution(execution)
         job = execution.job
         counts = self.queues[job.queue]
         state = execution.state
@@ -344,6 +385,8 @@ class Store:
         """Forget an ended job that holds no execution."""
         assert not job.executions
         assert job.state is not _ACTIVE
+        if self.dump is not None:
+            self.dump.keep_job(job)
         self.jobs.remove(job)
         counts = self.queues[job.queue]
         counts.jobs -= 1

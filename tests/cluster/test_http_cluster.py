@@ -408,6 +408,26 @@ async def test_metrics_name_what_happened(
         assert name in served, f"the documents name a metric that is not served: {name}"
 
 
+async def test_each_node_takes_a_snapshot_when_it_is_asked(
+    shared_cluster: LocalCluster, session: aiohttp.ClientSession
+) -> None:
+    for name in shared_cluster.names:
+        url = shared_cluster.url(name)
+        status, begun = await call(session, "POST", f"{url}/v1/cluster/snapshot")
+        assert (status, begun["node"]) == (202, name)
+
+        async def durable(url: str = url, index: float = begun["index"]) -> bool:
+            async with session.get(f"{url}/metrics") as answer:
+                lines = dict(line.rsplit(" ", 1) for line in (await answer.text()).splitlines())
+            return (
+                float(lines["timeball_raft_snapshot_index"]) >= index
+                and float(lines["timeball_raft_snapshot_under_way"]) == 0
+                and float(lines["timeball_raft_snapshot_bytes"]) > 0
+            )
+
+        await eventually(durable)
+
+
 async def test_labels_of_metrics_are_bounded(
     shared_cluster: LocalCluster, session: aiohttp.ClientSession
 ) -> None:

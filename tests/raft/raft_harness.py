@@ -11,7 +11,7 @@ import functools
 import hashlib
 import random
 import selectors
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,23 @@ class Applied(msgspec.Struct):
     halt: str | None = None
 
 
+class ListLoading:
+    def __init__(self, machine: ListMachine) -> None:
+        self._machine = machine
+        self._chunks: list[bytes] = []
+
+    def add(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+
+    def finish(self) -> Iterator[None]:
+        self._machine.load(self._chunks)
+        return self._let_go()
+
+    def _let_go(self) -> Iterator[None]:
+        yield
+        self._machine.let_go += 1
+
+
 class ListMachine:
     """Keeps all entries that were applied, in order."""
 
@@ -100,6 +117,9 @@ class ListMachine:
         self.refuse: str | None = None
         self.explode = False
         self.calls: list[int] = []
+        self.under_way: Any = None
+        self.loads = self.let_go = 0
+        """Loads that began, and states that were let go of after one."""
 
     def apply(self, index: int, entry: bytes) -> Applied:
         self.calls.append(index)
@@ -110,9 +130,14 @@ class ListMachine:
         self.applied.append((index, entry))
         return Applied([(index, position) for position in range(len(operations(entry)))])
 
-    def dump(self) -> Iterator[bytes]:
-        for start in range(0, len(self.applied), 10):
-            yield msgspec.msgpack.encode(self.applied[start : start + 10])
+    def dump(self) -> Generator[bytes, None, None]:
+        assert self.under_way is None or self.under_way.gi_frame is None, "one dump at a time"
+        self.under_way = self._dump(list(self.applied))
+        return self.under_way
+
+    def _dump(self, applied: list[tuple[int, bytes]]) -> Generator[bytes, None, None]:
+        for start in range(0, len(applied), 3):
+            yield msgspec.msgpack.encode(applied[start : start + 3])
 
     def load(self, chunks: Iterable[bytes]) -> None:
         loaded: list[tuple[int, bytes]] = []
@@ -122,6 +147,10 @@ class ListMachine:
             except msgspec.MsgspecError as error:
                 raise ValueError("not a dump") from error
         self.applied = loaded
+
+    def loading(self) -> ListLoading:
+        self.loads += 1
+        return ListLoading(self)
 
     def digest(self) -> str:
         return hashlib.sha256(repr(self.applied).encode()).hexdigest()
@@ -228,6 +257,9 @@ class SimDisk:
     def sync_directory(self, directory: Path) -> None:
         self.may_fail("sync")
         self.durable = dict(self.files)
+
+    async def aside(self, work: Callable[[], None]) -> None:
+        work()
 
     def crash(self, rng: random.Random) -> None:
         """Lose power."""
@@ -496,6 +528,15 @@ class Cluster:
         await self.settled(index)
         return index
 
+    async def snapshot(self, name: str) -> int:
+        """Have a node take a snapshot of all that it has applied; its position."""
+        consensus = self.members[name].consensus
+        await self.wait(lambda: not consensus.stats.snapshot_under_way)
+        index = consensus.take_snapshot()
+        await self.wait(lambda: not consensus.stats.snapshot_under_way)
+        assert consensus.stats.last_snapshot_index == index
+        return index
+
     async def settled(self, index: int = 0) -> None:
         """Wait until all that are up agree."""
         up = [member for member in self.members.values() if member.up]
@@ -553,6 +594,11 @@ class Puppet:
             for to, message in said
             if (kind is None or isinstance(message, kind)) and (peer is None or peer == to)
         ]
+
+    async def installed(self) -> None:
+        """Let what was received be installed, or refused."""
+        while self.node.engine._following._installation is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
     async def settle(self) -> None:
         """Let the node's next turns pass, but no time."""

@@ -515,6 +515,7 @@ async def test_f11b_raft04_a_damaged_snapshot_is_refused_and_not_acknowledged():
         bad = bytearray(raw)
         bad[position] ^= 1
         puppet.say("b", SnapshotChunk(9, index, term, len(raw), 0, bytes(bad)))
+        await puppet.installed()
         assert puppet.heard(SnapshotReply) == [SnapshotReply(9, index, 0, installed=False)]
         assert puppet.consensus.applied_index == 0
         assert puppet.node.machine.applied == []
@@ -530,6 +531,7 @@ async def test_f11b_a_sound_snapshot_is_acknowledged_with_its_index_once_durable
     puppet.say("b", SnapshotChunk(9, index, term, len(raw), 0, raw[:half]))  # repeated
     puppet.say("b", SnapshotChunk(9, index, term, len(raw), half + 1, raw[half + 1 :]))  # a gap
     puppet.say("b", SnapshotChunk(9, index, term, len(raw), half, raw[half:]))
+    await puppet.installed()
     said = [(m.received, m.installed) for m in puppet.heard(SnapshotReply)]
     assert said == [(half, False), (half, False), (half, False), (len(raw), True)]
     assert puppet.node.recorder.installed == [index]
@@ -559,8 +561,7 @@ async def test_f11c_an_older_snapshot_is_refused_even_when_the_log_has_forgotten
     puppet = await Puppet.start(snapshot_entries=index + 20, trailing_entries=1)
     entries = [(1, b"%d" % n) for n in range(index + 20)]
     puppet.follow(*entries, commit=index + 20, complete=index + 20)
-    await puppet.settle()
-    assert puppet.node.engine.log.base_index > index
+    await puppet.cluster.wait(lambda: puppet.node.engine.log.base_index > index)
     puppet.heard()
     puppet.say("b", SnapshotChunk(1, index, term, len(raw), 0, raw))
     assert puppet.heard(SnapshotReply) == [SnapshotReply(1, index, len(raw), installed=True)]
@@ -618,7 +619,7 @@ async def test_f11_a_leader_replaces_its_damaged_snapshot_rather_than_send_it(mo
     name = cluster.followers()[0].name
     cluster.kill(name)
     cluster[name].disk.wipe()
-    assert cluster.leader.engine.storage.position.index == 60
+    assert await cluster.snapshot(cluster.leader.name) == 60
     disk = cluster.leader.disk
     path = max(p for p in disk.files if p.name.startswith("snapshot-"))
     disk.files[path].written[50] ^= 1
@@ -877,6 +878,7 @@ async def test_the_journal_holds_all_that_a_snapshot_covers():
     for peer in "bc":
         puppet.say(peer, AppendReply(term, True, last))
     storage = puppet.node.engine.storage
+    await puppet.cluster.wait(lambda: storage.position.index)
     assert storage.position.index == last
     assert storage.journal.durable_index == last
 
@@ -919,4 +921,4 @@ async def test_a_full_disk_fails_a_snapshot_and_nothing_else():
     assert node.consensus.stats.snapshot_failures > 0
     node.disk.create = create
     await cluster.propose(*[b"y"] * 30)
-    assert node.consensus.stats.snapshots_taken > 0
+    await cluster.wait(lambda: node.consensus.stats.snapshots_taken)

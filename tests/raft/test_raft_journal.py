@@ -196,7 +196,8 @@ def test_a_truncation_is_durable(
 def test_only_whole_segments_below_the_index_are_removed(batches: list[list[bytes]], index: int):
     disk, entries = written(batches, segment_bytes=100)
     journal, _ = opened(disk, 100)
-    journal.forget_to(index)
+    for path in journal.forget_to(index):
+        disk.remove(path)
     first = journal.first_index
     assert first <= index + 1
     assert opened(disk, 100)[1] == entries[first - 1 :]
@@ -217,7 +218,8 @@ def test_the_real_disk_does_what_the_simulated_one_does(tmp_path: Path):
         journal.append(entry)
         journal.sync()
     journal.truncate_from(20, 1)
-    journal.forget_to(5)
+    for path in journal.forget_to(5):
+        disk.remove(path)
     first = journal.first_index
     journal.close()
     again = Journal(disk, tmp_path / "data", 300)

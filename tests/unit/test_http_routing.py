@@ -137,6 +137,7 @@ def test_other_texts_are_no_cursors(text: str) -> None:
         (consensus.Overloaded(), 503, "overloaded", "not_applied"),
         (consensus.Expired(), 503, "overloaded", "not_applied"),
         (consensus.EntryTooLarge(9, 8), 413, "too-large", "not_applied"),
+        (consensus.SnapshotUnderWay(7), 409, "conflict", "not_applied"),
         (consensus.OutcomeUnknown("x"), 503, "outcome-unknown", "unknown"),
         (Overloaded("full", status=429, retry_after_ms=1), 429, "overloaded", "not_applied"),
         (InvalidRequest.at("a", "b"), 400, "invalid-request", "not_applied"),

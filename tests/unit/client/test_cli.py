@@ -203,6 +203,17 @@ def test_the_cluster_is_shown(kit) -> None:
     assert ["default", "12", "-", "1", "-"] in lines
 
 
+def test_a_snapshot_is_asked_for(kit) -> None:
+    with serving(kit) as peer:
+        peer.then("/v1/cluster/snapshot", kit.Answer(202, {"node": "b", "index": 12}))
+        result = call("cluster", "snapshot", url=peer.url)
+        misplaced = call("cluster", "--url", peer.url, "snapshot")
+    assert result.stdout == "b writes a snapshot of position 12\n"
+    assert len(peer.seen) == 1
+    assert (peer.seen[0].method, misplaced.exit_code) == ("POST", 2)
+    assert "after 'snapshot'" in misplaced.stderr
+
+
 def test_several_urls_may_be_given(kit) -> None:
     with serving(kit) as peer:
         peer.then("/v1/cluster", kit.Answer(200, CLUSTER))
