@@ -98,6 +98,16 @@ async def test_fire_lag_in_each_mode(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+async def test_each_node_takes_a_snapshot_in_the_measured_window(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    options = tiny(cluster, seconds=3.0, workers=1, snapshot_meanwhile=True)
+    figures, _ = await benches.fire_lag(tmp_path, options, show)
+    assert clean(figures)
+    assert figures["snapshots"]["taken"] == 3
+    assert figures["snapshots"]["seconds_max"] > 0
+
+
 async def test_the_peak_is_searched_for_and_each_rate_told(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -155,6 +165,8 @@ async def test_scale_weighs_pending_executions_and_restarts(tmp_path: Path) -> N
     assert clean(figures)
     assert figures["scale"]["pending"] == 2_000
     for weighed in (figures["scale"], figures["scale_with_keys"]):
+        assert weighed["snapshot_mb"] > 0
+        assert weighed["snapshot_s"] > 0
         assert all(size > 0 for size in weighed["bytes_per_pending"].values())
         assert weighed["restart_to_ready_s"] > 0
     for role in ("leader", "follower", "worker", "submitter"):
