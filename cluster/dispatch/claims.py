@@ -8,7 +8,9 @@ gives its leases back at once.
 
 Where more than one claim waits and nothing is ready, claims are bound to what comes due
 next, ahead of time: such a lease is committed by then, and its claim is answered when the
-last of its executions is due. The last claim of a queue is kept for what comes at once.
+last of its executions is due. The last claim of a queue is kept for what comes at once. Of
+what comes due at one instant all is bound or nothing: if there is more of it than claims
+can take, who goes first is decided when it is ready.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ import asyncio
 import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,7 +29,7 @@ from timeball.cluster.dispatch.errors import NotServing, TooManyClaims
 from timeball.cluster.dispatch.leases import HELD, Lease, Leases
 from timeball.cluster.dispatch.ready import ReadyWork
 from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instruments, Timers
-from timeball.cluster.raft.errors import Expired, NotLeader, Overloaded
+from timeball.cluster.raft.errors import Expired, NotLeader, OutcomeUnknown, Overloaded
 from timeball.cluster.raft.interface import Proposer
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import Claim
@@ -66,6 +68,19 @@ class _Waiter:
         self.stage = _Stage.WAITING
         self.listeners: list[Listener] = []
         self.timer: Timer[_Waiter] | None = None
+
+
+class _Early(NamedTuple):
+    """A claim with leases granted ahead of time, in the order of answering."""
+
+    due_ms: int
+    """When the last of its executions is due."""
+    number: int
+    """No two have the same, so nothing further is compared."""
+    by_ms: int
+    """When that should be, by the monotonic clock."""
+    waiter: _Waiter
+    leases: list[Lease]
 
 
 class _Bound:
@@ -139,8 +154,8 @@ class WaitingClaims:
         self._matched: OrderedDict[str, None] = OrderedDict()
         """Queues with both claims and work, the one whose turn it is first."""
         self._deadlines: TimingWheel[_Waiter] = TimingWheel(timers.monotonic_ms())
-        self._early: list[tuple[int, int, _Waiter, list[Lease]]] = []
-        """A heap of answers by the due time that they wait for, and number."""
+        self._early: list[_Early] = []
+        """A heap."""
         self._early_number = 0
         self._closed = False
         self.count = 0
@@ -208,22 +223,48 @@ class WaitingClaims:
             self._matched.move_to_end(queue)
             yield self._bound(waiter, taken)
 
-    def bind_ahead(self, coming: Iterable[Execution]) -> Iterator[tuple[Claim, int, Proposer]]:
-        """Bind claims to executions that come due, given in that order; one of each queue's
-        claims is left waiting."""
+    def bind_ahead(
+        self, coming: Iterable[Sequence[Execution]]
+    ) -> Iterator[tuple[Claim, int, Proposer]]:
+        """Bind claims to executions that come due, given by instant in that order; one of
+        each queue's claims is left waiting."""
         queues: dict[str, list[Execution]] = {}
-        for execution in islice(coming, self._settings.executions_per_entry):
-            queues.setdefault(execution.job.queue, []).append(execution)
+        room = self._settings.executions_per_entry
+        for instant in coming:
+            room -= len(instant)
+            if room < 0:
+                break
+            for execution in instant:
+                queues.setdefault(execution.job.queue, []).append(execution)
         for queue, executions in queues.items():
-            at = 0
-            while at < len(executions) and self.depth(queue) > 1:
-                waiter = next(iter(self._queues[queue]))
-                most = min(waiter.request.max_executions, self._settings.max_executions_per_claim)
-                last_ms = executions[at].due_ms + self._settings.lead_span_ms
-                taken = [one for one in executions[at : at + most] if one.due_ms <= last_ms]
-                at += len(taken)
-                self._foresee(taken)
-                yield self._bound(waiter, taken)
+            if not self._ready.depth(queue):  # else that goes first
+                for waiter, taken in self._shares(queue, executions):
+                    self._foresee(taken)
+                    yield self._bound(waiter, taken)
+
+    def _shares(
+        self, queue: str, executions: list[Execution]
+    ) -> list[tuple[_Waiter, list[Execution]]]:
+        """Which claim gets what of all that comes due, up to the first instant of which there
+        is more than the claims can take."""
+        shares: list[tuple[_Waiter, list[Execution]]] = []
+        at = 0
+        for waiter in islice(self._queues.get(queue, ()), max(self.depth(queue) - 1, 0)):
+            if at == len(executions):
+                return shares
+            most = min(waiter.request.max_executions, self._settings.max_executions_per_claim)
+            last_ms = executions[at].due_ms + self._settings.lead_span_ms
+            taken = [one for one in executions[at : at + most] if one.due_ms <= last_ms]
+            at += len(taken)
+            shares.append((waiter, taken))
+        if at < len(executions):
+            full_ms = executions[at].due_ms
+            shares = [
+                (waiter, before)
+                for waiter, taken in shares
+                if (before := [one for one in taken if one.due_ms < full_ms])
+            ]
+        return shares
 
     def _bound(self, waiter: _Waiter, taken: list[Execution]) -> tuple[Claim, int, Proposer]:
         """The operation that leases these executions to this claim."""
@@ -272,35 +313,34 @@ class WaitingClaims:
     def hand_over(self, now_ms: int) -> None:
         """Answer the claims whose executions, leased ahead of time, are due by now."""
         early = self._early
-        while early and early[0][0] <= now_ms:
-            _, _, waiter, leases = heappop(early)
-            leases = self._still_wanted(leases)
+        while early and early[0].due_ms <= now_ms:
+            one = heappop(early)
+            leases = self._still_wanted(one.leases)
             if leases:
                 lags_ms = [now_ms - lease.execution.due_ms for lease in leases]
                 self._instruments.observe_wheel(lags_ms)
-                self._hand_over(waiter, leases)
-            else:
-                self._try_again(waiter)
+                self._instruments.observe_claim(lags_ms)
+            self._answer(one.waiter, leases)
 
     def next_due_ms(self) -> int | None:
         """When to call `hand_over` next."""
-        return self._early[0][0] if self._early else None
+        return self._early[0].due_ms if self._early else None
 
     def _hand_over(self, waiter: _Waiter, leases: list[Lease]) -> None:
         """Answer a claim with its leases, as soon as all of their executions are due."""
-        due_ms = max((lease.execution.due_ms for lease in leases), default=0)
+        # What an answer has carried was due by then, wherever the clock stands now.
+        due_ms = max((one.execution.due_ms for one in leases if one.answers <= 0), default=0)
         now_ms = self._now_ms()
         if due_ms <= now_ms:
-            self._instruments.observe_claim([now_ms - lease.execution.due_ms for lease in leases])
+            self._instruments.observe_claim([now_ms - one.execution.due_ms for one in leases])
             self._answer(waiter, leases)
         elif self._closed:
-            # The leases are committed: whoever leads by then, they are this claim's.
-            later = partial(self._hand_over, waiter, leases)
-            self._timers.call_later(due_ms - now_ms, later)
+            self._fail(waiter, _led_no_more())
         else:
             self._early_number += 1
-            heappush(self._early, (due_ms, self._early_number, waiter, leases))
-            self._earlier(self._timers.monotonic_ms() + due_ms - now_ms)
+            by_ms = self._timers.monotonic_ms() + due_ms - now_ms
+            heappush(self._early, _Early(due_ms, self._early_number, by_ms, waiter, leases))
+            self._earlier(by_ms)
 
     def _still_wanted(self, leases: list[Lease]) -> list[Lease]:
         """Those that still hold; what was cancelled before it was due goes to nobody."""
@@ -317,7 +357,13 @@ class WaitingClaims:
 
     def expire(self, now_ms: int, limit: int) -> bool:
         """Answer claims whose time is over by the monotonic clock, with nothing; True when
-        more may be over."""
+        more may be over. To be called after `hand_over`."""
+        while self._early and self._early[0].by_ms + 1 < now_ms:
+            # The wall clock was set back, who knows how far: no claim waits for that.
+            one = heappop(self._early)
+            for lease in one.leases:
+                self._leases.give_back(lease.execution, lease.token)
+            self._answer(one.waiter, [])
         fired = self._deadlines.advance(now_ms, limit)
         for waiter in fired:
             waiter.timer = None
@@ -331,16 +377,17 @@ class WaitingClaims:
         return self._deadlines.next_expiry()
 
     def close(self) -> None:
-        """End of the leadership: who waits is told; who is bound learns its verdict yet."""
+        """End of the leadership: who waits is told, and who has leases before they are due to
+        ask for them again; who is bound learns its verdict yet."""
         self._closed = True
         for waiters in list(self._queues.values()):
             for waiter in list(waiters):
                 self._unqueue(waiter)
                 self._fail(waiter, NotServing("this node leads no more"))
         self._matched.clear()
-        early, self._early = self._early, []
-        for _, _, waiter, leases in early:
-            self._hand_over(waiter, leases)
+        for one in self._early:
+            self._fail(one.waiter, _led_no_more())
+        self._early.clear()
 
     def _enter(self, request: ClaimRequest) -> _Waiter:
         if self.count >= self._settings.max_waiting_claims:
@@ -452,3 +499,7 @@ class WaitingClaims:
         if not waiter.listeners and waiter.stage is _Stage.WAITING:
             self._unqueue(waiter)
             self._finish(waiter)
+
+
+def _led_no_more() -> OutcomeUnknown:
+    return OutcomeUnknown("this node leads no more; leases were granted, and not handed over")

@@ -59,7 +59,7 @@ class Duty:
         self._loaded_to_ms = 0
         """Due times before this are in the wheel or on their way; later ones in the buckets."""
         self._led_to_ms = 0
-        """Instants up to this have been looked at to lease ahead of time."""
+        """The log has asked for what comes due until then, to lease it ahead of time."""
         self._to_load: deque[Iterator[Item]] = deque()
         self._wakeup: Handle | None = None
         self._wake_at_ms = 0
@@ -116,8 +116,7 @@ class Duty:
             elif state is _LEASED or state is _RUNNING:
                 if record in places:
                     self._take_out(record)
-                # One leased ahead of time begins when it is due.
-                hold(record, monotonic_ms + max(record.due_ms - now_ms, 0))
+                hold(record, monotonic_ms)
             elif not drop(record):
                 self._withdraw(record)
         self._place(scheduled, now_ms)
@@ -127,24 +126,26 @@ class Duty:
     def source(self, log_time_ms: int) -> Iterator[tuple[Any, int, Any]]:
         """What goes into the entry that is put together now: claims, bound to what is due."""
         if not self._closed:
-            now_ms = min(self.now_ms(), log_time_ms)
+            wall_ms = self._wall_clock_ms()
+            now_ms = min(max(self._state.log_time_ms, wall_ms), log_time_ms)
             self.claims.hand_over(now_ms)
             self._fire(now_ms)
             if self.planner.has_due:
                 self._wake_by(self._timers.monotonic_ms())
             yield from self.claims.bind()
-            yield from self.claims.bind_ahead(self._coming(now_ms))
+            # While log-time is ahead of the clock, nobody can say when the next is due.
+            if wall_ms >= log_time_ms and self.claims.to_spare:
+                yield from self.claims.bind_ahead(self._coming(now_ms))
 
-    def _coming(self, now_ms: int) -> Iterator[Execution]:
-        """What is due within the lead, in due order and once each, while claims are to spare."""
-        first_ms = max(self._led_to_ms, now_ms) + 1
-        for due_ms in range(first_ms, now_ms + self._settings.lead_ms + 1):
-            if not self.claims.to_spare:
-                return
-            self._led_to_ms = due_ms
-            for item in self._wheel.at(due_ms):
-                if type(item) is Execution:
-                    yield item
+    def _coming(self, now_ms: int) -> Iterator[list[Execution]]:
+        """What comes due within the lead, instant by instant; nothing while more is due now."""
+        first_ms = self._wheel.next_expiry()
+        self._led_to_ms = last_ms = now_ms + self._settings.lead_ms
+        if first_ms is not None and first_ms > now_ms:
+            for due_ms in range(first_ms, last_ms + 1):
+                instant = [item for item in self._wheel.at(due_ms) if type(item) is Execution]
+                if instant:
+                    yield instant
 
     def _bind_ahead(self, executions: Sequence[Execution]) -> None:
         """A claim under way has them before they are due."""
@@ -295,13 +296,14 @@ class Duty:
     def _next_due_ms(self, now_ms: int) -> int | None:
         """When the wheel has something, be it to lease ahead; the log is woken for that."""
         due_ms = self._wheel.next_expiry()
-        if due_ms is None or due_ms <= self._led_to_ms or not self.claims.to_spare:
+        if due_ms is None or due_ms <= self._led_to_ms:
             return due_ms
         # What the span lets wait is leased together with what comes next.
-        look_ms = due_ms - self._settings.lead_ms + self._settings.lead_span_ms
+        look_ms = due_ms - max(self._settings.lead_ms - self._settings.lead_span_ms, 0)
         if look_ms > now_ms:
             return look_ms
-        self._commit.wake()
+        if self.claims.to_spare:
+            self._commit.wake()
         return due_ms
 
     def _wake_by(self, at_ms: int) -> None:

@@ -106,7 +106,8 @@ class Leases:
         return len(self._live)
 
     def hold(self, execution: Execution, monotonic_ms: int, *, now_ms: int | None = None) -> Lease:
-        """The lease of a leased execution; it begins at `monotonic_ms` when first seen.
+        """The lease of a leased execution; it begins at `monotonic_ms` when first seen, or
+        if it was granted ahead of time, when the execution is due.
 
         `now_ms` is given for a lease that an earlier leader granted: how much of the
         attempt's timeout is over by then (never less than one lease remains).
@@ -122,6 +123,8 @@ class Leases:
         attempt = execution.attempts[-1]
         lease_ms = attempt.lease_ms
         begin_ms = monotonic_ms + 1  # a millisecond that has begun is not over
+        if (ahead_ms := execution.due_ms - self._state.log_time_ms) > 0:
+            begin_ms += ahead_ms
         deadline_ms = begin_ms + lease_ms
         limit_ms: int | None = None
         if timeout_ms := execution.job.timeout_ms:

@@ -128,7 +128,11 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
         assert len(self.wheel) == len(self.pending)
         assert (expiry is None) == (not self.pending)
         if expiry is not None:
-            assert expiry <= min(self.pending)[0]
+            first_ms, _ = min(self.pending)
+            assert expiry <= first_ms
+            assert list(self.wheel.at(first_ms)) == sorted(
+                item for item in self.pending if item[0] == first_ms
+            )
 
 
 WheelAgainstSortedList.TestCase.settings = settings(

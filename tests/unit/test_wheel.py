@@ -50,6 +50,21 @@ def test_timers_fire_by_due_time_then_in_order_of_insertion() -> None:
     assert wheel.advance(NOW + 900) == ["a", "b", "c", "d", "e", "f"]
 
 
+@pytest.mark.parametrize("delay_ms", [-5, 0, 1, 255, 256, 20_000, 1 << 20, TOP_SPAN, 400 * DAY])
+def test_what_is_due_at_an_instant_is_told_in_order_wherever_it_stands(delay_ms: int) -> None:
+    wheel = TimingWheel[str](NOW)
+    assert list(wheel.at(NOW + delay_ms)) == []
+    wheel.insert(NOW + delay_ms, "a")
+    cancelled = wheel.insert(NOW + delay_ms, "b")
+    wheel.insert(NOW + delay_ms, "c")
+    wheel.insert(NOW + delay_ms + 1, "d")
+    wheel.cancel(cancelled)
+    wheel.advance(NOW + delay_ms - 1)
+    assert list(wheel.at(NOW + delay_ms)) == ["a", "c"]
+    assert wheel.advance(NOW + delay_ms) == ["a", "c"]
+    assert list(wheel.at(NOW + delay_ms)) == []
+
+
 def test_a_timer_from_an_upper_level_goes_before_a_later_insertion_for_the_same_instant() -> None:
     wheel = TimingWheel[str](0)
     wheel.insert(20_000, "from level 2")
