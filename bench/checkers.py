@@ -102,6 +102,7 @@ def _completions_lost(run: Run, case: _Case) -> None:
 
 
 def _cancels_lost(run: Run, case: _Case) -> None:
+    delivered = {delivery.token for delivery in run.of(Delivered)}
     for job_id, cancel in run.cancels.items():
         case.examined += 1
         view = run.jobs.get(job_id)
@@ -109,6 +110,8 @@ def _cancels_lost(run: Run, case: _Case) -> None:
             case.violated(job_id, f"cancel acknowledged ({cancel.status}), now {view.state}")
         for execution in run.executions_by_job.get(job_id, []):
             for attempt in execution.attempts:
+                if attempt.outcome == "released" and attempt.token not in delivered:
+                    continue  # leased ahead of its due time, and given back by then
                 if instant_ms(attempt.claimed_at) * 1000 > cancel.at_us:
                     case.violated(
                         execution.execution_id,

@@ -218,7 +218,7 @@ def attempt(
     token: int,
     *,
     claimed: int,
-    outcome: Literal["open", "succeeded", "failed", "lease_expired"] = "succeeded",
+    outcome: Literal["open", "succeeded", "failed", "lease_expired", "released"] = "succeeded",
 ) -> AttemptView:
     return AttemptView(
         number=1,
@@ -309,6 +309,14 @@ class TestLost:
         cancelled(story, "3", at=T0 + 10_000, claimed=T0 + 20_000)
         assert broken(story) == {"lost"}
 
+    def test_a_cancelled_job_was_leased_before_it_was_due_and_given_back(
+        self, story: Story
+    ) -> None:
+        cancelled(story, "3", at=T0 + 19_990, claimed=T0 + 20_000, outcome="released")
+        assert broken(story) == set()
+        story.delivered("3", T0 + 20_000, 99, at=T0 + 20_001)
+        assert "lost" in broken(story)
+
     def test_a_cancel_that_holds(self, story: Story) -> None:
         cancelled(story, "3", at=T0 + 10_000)
         assert broken(story) == set()
@@ -329,10 +337,11 @@ def cancelled(
     at: int,
     state: Literal["completed", "cancelled"] = "cancelled",
     claimed: int | None = None,
+    outcome: Literal["failed", "released"] = "failed",
 ) -> None:
     story.acknowledged(job, schedule=At(T0 + 20_000))
     story.job(job, state=state)
-    tries = [attempt(99, claimed=claimed, outcome="failed")] if claimed else []
+    tries = [attempt(99, claimed=claimed, outcome=outcome)] if claimed else []
     story.execution(job, T0 + 20_000, state="cancelled", attempts=tries)
     story.events.append(
         CancelAcknowledged(
