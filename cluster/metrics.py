@@ -128,12 +128,12 @@ class DispatchInstruments(Instruments):
     def __init__(self, registry: CollectorRegistry) -> None:
         self._fire_lag = BatchHistogram(
             "timeball_fire_lag_seconds",
-            "From the due time of an execution to its committed lease",
+            "From the due time of an execution to the answer with its committed lease",
             LAG_BUCKETS_S,
         )
         self._wheel_lag = BatchHistogram(
             "timeball_wheel_lag_seconds",
-            "From a due time to the ready queue; all that one turn takes count as its oldest",
+            "From a due time to the ready queue, or to the answer with a lease granted ahead",
             LAG_BUCKETS_S,
         )
         registry.register(self._fire_lag)
