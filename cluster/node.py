@@ -52,8 +52,8 @@ READY_LAG = 100
 """A node is ready while at most so many entries that it knows to be committed are not applied."""
 OFFICE_RETRY_S = 0.05
 """The pause before a new leader whose first operation failed proposes it again."""
-ENTRY_WEIGHT = 1_500
-"""Items of one entry: to apply them and tell the verdicts takes some ten milliseconds at most."""
+ENTRY_WEIGHT = 750
+"""Items of one entry: to apply them and tell the verdicts takes some milliseconds."""
 YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
 """Thresholds of the garbage collector (see `_tame_collector`)."""
 
