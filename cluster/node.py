@@ -41,7 +41,7 @@ from timeball.cluster.stalls import StallWatch
 from timeball.cluster.state import operations
 from timeball.cluster.state.machine import Applied as StateApplied
 from timeball.cluster.state.machine import StateMachine
-from timeball.cluster.state.sizes import guess_bytes
+from timeball.cluster.state.sizes import count_items, guess_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ READY_LAG = 100
 """A node is ready while at most so many entries that it knows to be committed are not applied."""
 OFFICE_RETRY_S = 0.05
 """The pause before a new leader whose first operation failed proposes it again."""
+ENTRY_WEIGHT = 750
+"""Items of one entry: to apply them and tell the verdicts takes some milliseconds."""
 YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
 """Thresholds of the garbage collector (see `_tame_collector`)."""
 
@@ -99,7 +101,9 @@ class Node(Observer):
             self.consensus,
             operations.encode_entry,
             wall_clock_ms,
-            CommitSettings(spacing_s=settings.process.commit_spacing_ms / 1000),
+            CommitSettings(
+                spacing_s=settings.process.commit_spacing_ms / 1000, entry_weight=ENTRY_WEIGHT
+            ),
             last_log_time=lambda: self.state.log_time_ms,
             clock=clock,
         )
@@ -307,10 +311,11 @@ class Node(Observer):
 
     async def propose(self, operation: operations.AnyOperation) -> Any:
         """Put one operation into the log; its verdict, or one of the errors of consensus."""
-        weight = len(operation.jobs) if isinstance(operation, operations.CreateJobs) else 1
         loop = asyncio.get_running_loop()
         began = loop.time()
-        verdict = await self.commit.propose(operation, weight=weight, size=guess_bytes(operation))
+        verdict = await self.commit.propose(
+            operation, weight=count_items(operation), size=guess_bytes(operation)
+        )
         self.metrics.commit.observe_ms((loop.time() - began) * 1000)
         return verdict
 

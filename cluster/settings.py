@@ -82,7 +82,7 @@ class Process(_Table, frozen=True):
     data_dir: Annotated[str, Meta(pattern=_PATH)] = "data/{node}"
     """Where the node keeps its log; `{node}` stands for its name. Relative to the file."""
     log_level: LogLevel = "info"
-    commit_spacing_ms: Annotated[int, Meta(ge=0, le=1_000)] = 2
+    commit_spacing_ms: Annotated[int, Meta(ge=0, le=1_000)] = 3
     """The least time between two entries of the log; an idle cluster writes at once."""
     drain_ms: Annotated[int, Meta(ge=0, le=60_000)] = 3_000
     """How long a stopping node waits for the requests that it is answering."""

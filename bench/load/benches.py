@@ -31,6 +31,7 @@ LATER_MS = 86_400_000
 """Other pending jobs are due from this long ahead, over as long a time."""
 CLAIM = 500
 POLLERS_UNBATCHED = 64
+POLLERS = 32
 PRELOAD_JOBS_PER_POST = 500
 PRELOAD_MIN_MS = 1_500
 PRELOAD_JOBS_PER_S = 5_000
@@ -90,7 +91,7 @@ def make_plan(driver: Driver, options: Options, **other: object) -> Plan:
         "workers": options.workers,
         "jobs_per_post": options.batch,
         "executions_per_claim": claim,
-        "pollers": POLLERS_UNBATCHED if claim == 1 else 4,
+        "pollers": POLLERS_UNBATCHED if claim == 1 else POLLERS,
         **other,
     }
     plan = msgspec.convert(fields, Plan)

@@ -38,7 +38,7 @@ Verdict: TypeAlias = "asyncio.Future[object]"
 Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Proposer]]]
 Encode: TypeAlias = Callable[[int, Sequence[Any]], bytes]
 
-_PENDING_SHARE = MAX_ENTRY_WEIGHT * 3 // 4
+_PENDING_SHARE = 0.75
 """What waiting proposals may take of an entry while sources want a part of it."""
 
 
@@ -205,14 +205,17 @@ class GroupCommit(Observer):
 
     def _gather(self) -> list[_Proposal]:
         """The next entry's operations: those that wait first, then those of the sources."""
-        found = self._ask_sources(MAX_ENTRY_WEIGHT - min(self._pending_room, _PENDING_SHARE))
-        room = MAX_ENTRY_WEIGHT
+        room = self._settings.entry_weight
+        found = self._ask_sources(room - min(self._pending_room, int(room * _PENDING_SHARE)))
         for proposal in found:
             room -= proposal.room
         chosen: list[_Proposal] = []
         spare = self._settings.max_entry_bytes
         pending = self._pending
-        while pending and (proposal := pending[0]).room <= room:
+        while pending:
+            proposal = pending[0]
+            if proposal.room > room and (chosen or found):
+                break
             if chosen and proposal.size > spare:
                 break  # to encode what cannot be written would only hold up the loop
             self._leave_queue()

@@ -397,14 +397,17 @@ class Engine(LibraryObject):  # type: ignore[misc]
                 self._SyncObj__applyLogEntries()
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
-        """Apply what is committed, each entry once, a bounded number in one turn."""
+        """Apply what is committed, each entry once, for a bounded part of one turn."""
         if self._applying:
             return False  # an observer proposed: the loop below goes on with what it committed
         self._applying = True
         try:
             limit = self.applied_index + self.settings.max_apply_per_turn
+            ends = self.clock() + self.settings.max_apply_s
             while self.applied_index < min(self.commit_index, limit) and self.halted is None:
                 self._apply(self.log.get(self.applied_index + 1))
+                if self.clock() >= ends:
+                    break
             self._SyncObj__tryLogCompaction()
         finally:
             self._applying = False

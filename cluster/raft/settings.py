@@ -59,7 +59,8 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Entries on their way to one follower."""
 
     max_apply_per_turn: int = 256
-    """Entries applied before the event loop gets its turn."""
+    max_apply_s: float = 0.005
+    """Entries applied before the event loop gets its turn: so many, and no more after this."""
 
     segment_bytes: int = 64 * 1024 * 1024
     snapshot_entries: int = 30_000
@@ -133,13 +134,17 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
 class CommitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How operations are gathered into entries."""
 
-    spacing_s: float = 0.002
+    spacing_s: float = 0.003
     """The least time between two entries; an idle cluster writes at once."""
 
     max_in_flight: int = 2
     """Entries written but not yet applied."""
 
     max_entry_bytes: int = 1024 * 1024
+    entry_weight: int = MAX_ENTRY_WEIGHT
+    """Items of one entry: how long applying it holds up the loop of each node. An operation that
+    weighs more has an entry of its own."""
+
     max_pending: int = 65_536
     max_pending_bytes: int = 64 * 1024 * 1024
     """Operations that wait for an entry; more are refused as Overloaded."""

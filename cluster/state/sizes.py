@@ -1,6 +1,7 @@
-"""How many bytes an operation takes of the log: a quick guess, never too low.
+"""What an operation takes: how many items, and how many bytes of the log (a quick guess, never
+too low).
 
-Group commit limits what waits by it, before anything is encoded.
+Group commit limits entries and what waits by it, before anything is encoded.
 """
 
 from __future__ import annotations
@@ -30,6 +31,19 @@ _JOB = 320
 _TIMETABLE = 400
 _CHARACTER = 4
 """The longest encoding of a character of text."""
+
+
+def count_items(operation: AnyOperation) -> int:
+    """How many jobs or executions the operation is about."""
+    match operation:
+        case CreateJobs(_, named) | Claim(_, _, _, named):
+            return len(named)
+        case Succeed(named) | Fail(named) | AdvanceTimetables(named) | CancelJobs(named):
+            return len(named)
+        case Start(named) | Release(named) | Expire(named) | Replay(named):
+            return len(named)
+        case Lead():
+            return 1
 
 
 def guess_bytes(operation: AnyOperation) -> int:

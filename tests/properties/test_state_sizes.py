@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeball.cluster.state import operations as ops
-from timeball.cluster.state.sizes import guess_bytes
+from timeball.cluster.state.sizes import count_items, guess_bytes
 
 NUMBERS = st.integers(0, 2**53)
 IDENTITY = st.tuples(NUMBERS, NUMBERS)
@@ -72,6 +72,12 @@ OPERATIONS = st.one_of(
 @given(OPERATIONS)
 def test_the_guess_is_an_upper_bound(operation: ops.AnyOperation) -> None:
     assert len(ops.encode_entry(2**53, [operation])) <= guess_bytes(operation)
+
+
+@given(OPERATIONS)
+def test_each_item_counts(operation: ops.AnyOperation) -> None:
+    items = getattr(operation, operation.__struct_fields__[-1])
+    assert count_items(operation) == (1 if isinstance(operation, ops.Lead) else len(items))
 
 
 def test_texts_of_failures_count() -> None:

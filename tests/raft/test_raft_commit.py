@@ -101,7 +101,7 @@ async def test_operations_of_one_turn_share_an_entry_and_get_each_their_verdict(
 
 @virtual
 async def test_f9_an_idle_node_writes_at_once_and_a_busy_one_keeps_the_spacing():
-    bench = Bench()
+    bench = Bench(spacing_s=0.002)
     for number in range(40):
         bench.commit.propose(number)
         await asyncio.sleep(0.0005)
@@ -135,6 +135,15 @@ async def test_an_entry_holds_at_most_4096_numbered_items():
     for weight in (4097, -1):
         with pytest.raises(ValueError, match="0 to 4096 items"):
             bench.commit.propose("x", weight=weight)
+
+
+@virtual
+async def test_an_entry_takes_no_more_items_than_are_set_but_a_larger_operation_alone():
+    bench = Bench(max_in_flight=100, entry_weight=100)
+    for weight in (60, 40, 1, 250, 30, 70):
+        bench.commit.propose(weight, weight=weight)
+    await asyncio.sleep(0.1)
+    assert bench.entries() == [[60, 40], [1], [250], [30, 70]]
 
 
 @virtual

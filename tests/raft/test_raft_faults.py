@@ -424,6 +424,25 @@ async def test_f10_a_long_backlog_is_applied_in_turns():
 
 
 @virtual
+async def test_f10_a_backlog_that_takes_long_gives_way_after_each_slice():
+    puppet = await Puppet.start(max_apply_s=0.005)
+    machine, loop = puppet.node.machine, puppet.cluster.loop
+    apply = machine.apply
+
+    def slowly(index: int, entry: bytes) -> object:
+        loop.virtual.now += 0.002
+        return apply(index, entry)
+
+    machine.apply = slowly
+    puppet.follow(*[(1, b"%d" % n) for n in range(9)], commit=9)
+    seen = []
+    for _ in range(7):
+        seen.append(puppet.consensus.applied_index)
+        await asyncio.sleep(0)
+    assert sorted(set(seen)) == [0, 3, 6, 9]
+
+
+@virtual
 async def test_a_follower_acknowledges_before_it_applies():
     puppet = await Puppet.start()
     puppet.follow((1, b"x"))
