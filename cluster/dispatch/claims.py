@@ -48,6 +48,10 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int
 
 
+_PATIENCE_MS = 100
+"""How much later than by the monotonic clock an answer may be due by the wall clock before that
+counts as set back: within a long turn of the loop, only the wall clock goes on."""
+
 Listener = asyncio.Future[list[Lease]]
 
 
@@ -358,7 +362,7 @@ class WaitingClaims:
     def expire(self, now_ms: int, limit: int) -> bool:
         """Answer claims whose time is over by the monotonic clock, with nothing; True when
         more may be over. To be called after `hand_over`."""
-        while self._early and self._early[0].by_ms + 1 < now_ms:
+        while self._early and self._early[0].by_ms + _PATIENCE_MS < now_ms:
             # The wall clock was set back, who knows how far: no claim waits for that.
             one = heappop(self._early)
             for lease in one.leases:

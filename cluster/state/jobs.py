@@ -106,9 +106,10 @@ def _within_limits(new: NewJob) -> bool:
         and 0 <= new.delay_ms <= limits.MAX_DURATION_MS
         and 0 <= new.timeout_ms <= limits.MAX_DURATION_MS
         and 0 <= new.priority < PRIORITIES
-        and len(new.partition_key) <= limits.MAX_KEY_CHARS
-        and len(new.idempotency_key) <= limits.MAX_KEY_CHARS
-        and len(new.fingerprint) <= limits.MAX_FINGERPRINT_BYTES
+        # Most jobs have none of these.
+        and (not new.partition_key or len(new.partition_key) <= limits.MAX_KEY_CHARS)
+        and (not new.idempotency_key or len(new.idempotency_key) <= limits.MAX_KEY_CHARS)
+        and (not new.fingerprint or len(new.fingerprint) <= limits.MAX_FINGERPRINT_BYTES)
     )
 
 
