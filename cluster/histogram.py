@@ -35,8 +35,11 @@ class BatchHistogram(Collector):
         self._counts[bisect_left(self._bounds_ms, value_ms)] += count
         self._sum_ms += value_ms * count
 
-    def observe_all_ms(self, values_ms: Iterable[float]) -> None:
+    def observe_all_ms(self, values_ms: Sequence[float]) -> None:
         """Count several values, most of which are equal to others."""
+        if len(values_ms) == 1:
+            self.observe_ms(values_ms[0])
+            return
         for value_ms, count in Counter(values_ms).items():
             self.observe_ms(value_ms, count)
 
