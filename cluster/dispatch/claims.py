@@ -228,10 +228,10 @@ class WaitingClaims:
             yield self._bound(waiter, taken)
 
     def bind_ahead(
-        self, coming: Iterable[Sequence[Execution]]
+        self, coming: Iterable[Sequence[Execution]], until_ms: int
     ) -> Iterator[tuple[Claim, int, Proposer]]:
-        """Bind claims to executions that come due, given by instant in that order; one of
-        each queue's claims is left waiting."""
+        """Bind claims to executions that come due up to `until_ms`, given by instant in that
+        order; one of each queue's claims is left waiting."""
         queues: dict[str, list[Execution]] = {}
         room = self._settings.executions_per_entry
         for instant in coming:
@@ -242,15 +242,15 @@ class WaitingClaims:
                 queues.setdefault(execution.job.queue, []).append(execution)
         for queue, executions in queues.items():
             if not self._ready.depth(queue):  # else that goes first
-                for waiter, taken in self._shares(queue, executions):
+                for waiter, taken in self._shares(queue, executions, until_ms):
                     self._foresee(taken)
                     yield self._bound(waiter, taken)
 
     def _shares(
-        self, queue: str, executions: list[Execution]
+        self, queue: str, executions: list[Execution], until_ms: int
     ) -> list[tuple[_Waiter, list[Execution]]]:
         """Which claim gets what of all that comes due, up to the first instant of which there
-        is more than the claims can take."""
+        is more than the claims can take; a span that is not over yet is left to a later entry."""
         shares: list[tuple[_Waiter, list[Execution]]] = []
         at = 0
         for waiter in islice(self._queues.get(queue, ()), max(self.depth(queue) - 1, 0)):
@@ -259,6 +259,8 @@ class WaitingClaims:
             most = min(waiter.request.max_executions, self._settings.max_executions_per_claim)
             last_ms = executions[at].due_ms + self._settings.lead_span_ms
             taken = [one for one in executions[at : at + most] if one.due_ms <= last_ms]
+            if last_ms > until_ms and len(taken) < most:
+                return shares
             at += len(taken)
             shares.append((waiter, taken))
         if at < len(executions):

@@ -135,14 +135,16 @@ class Duty:
             yield from self.claims.bind()
             # While log-time is ahead of the clock, nobody can say when the next is due.
             if wall_ms >= log_time_ms and self.claims.to_spare:
-                yield from self.claims.bind_ahead(self._coming(now_ms))
+                until_ms = now_ms + self._settings.lead_ms
+                self._led_to_ms = until_ms - self._settings.lead_span_ms
+                coming = self._coming(now_ms, until_ms)
+                yield from self.claims.bind_ahead(coming, until_ms)
 
-    def _coming(self, now_ms: int) -> Iterator[list[Execution]]:
-        """What comes due within the lead, instant by instant; nothing while more is due now."""
+    def _coming(self, now_ms: int, until_ms: int) -> Iterator[list[Execution]]:
+        """What comes due by then, instant by instant; nothing while more is due now."""
         first_ms = self._wheel.next_expiry()
-        self._led_to_ms = last_ms = now_ms + self._settings.lead_ms
         if first_ms is not None and first_ms > now_ms:
-            for due_ms in range(first_ms, last_ms + 1):
+            for due_ms in range(first_ms, until_ms + 1):
                 instant = [item for item in self._wheel.at(due_ms) if type(item) is Execution]
                 if instant:
                     yield instant

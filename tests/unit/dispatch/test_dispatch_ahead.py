@@ -367,6 +367,19 @@ async def test_what_the_log_does_not_ask_for_any_more_stays_where_it_is(world):
     assert names(lease for task in tasks[:2] for lease in task.result()) == holds
 
 
+async def test_a_span_that_is_not_over_is_left_to_a_later_entry(world):
+    """So that what is due within a span goes to one claim, however often entries are written."""
+    holds = await jobs_in(world, 30, 31, 32)
+    tasks = await asking(world, 4, n=10)
+    await world.pass_ms(11)
+    await world.job(queue="other")
+    assert states(world, holds) == [SCHEDULED] * 3
+    await world.pass_ms(1)
+    assert states(world, holds) == [LEASED] * 3
+    await world.pass_ms(20)
+    assert [names(task.result()) for task in tasks if task.done()] == [holds]
+
+
 # --- clocks and leaders --------------------------------------------------------------------------
 
 
