@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from timeball.cluster.dispatch.dispatcher import Dispatcher
+from timeball.cluster.dispatch.seams import DispatchSettings
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.claims import Claims
 from timeball.cluster.http.cluster_view import ClusterReports
@@ -54,6 +55,9 @@ OFFICE_RETRY_S = 0.05
 """The pause before a new leader whose first operation failed proposes it again."""
 ENTRY_WEIGHT = 750
 """Items of one entry: to apply them and tell the verdicts takes some milliseconds."""
+EXECUTIONS_BOUND = ENTRY_WEIGHT // 2
+"""Of it for claims: what sources may always take, however much else waits for an entry. A claim
+that did not fit would have to queue up behind creates, when it is most needed."""
 YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
 """Thresholds of the garbage collector (see `_tame_collector`)."""
 
@@ -113,6 +117,9 @@ class Node(Observer):
             self.state,
             self.commit,
             wall_clock_ms,
+            settings=DispatchSettings(
+                max_executions_per_claim=EXECUTIONS_BOUND, executions_per_entry=EXECUTIONS_BOUND
+            ),
             instruments=self.metrics.dispatch,
         )
         self.stalls.observe_ms.append(self.metrics.loop_stall.observe_ms)

@@ -38,7 +38,7 @@ Verdict: TypeAlias = "asyncio.Future[object]"
 Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Proposer]]]
 Encode: TypeAlias = Callable[[int, Sequence[Any]], bytes]
 
-_PENDING_SHARE = 0.75
+_PENDING_SHARE = 0.5
 """What waiting proposals may take of an entry while sources want a part of it."""
 
 
@@ -206,7 +206,14 @@ class GroupCommit(Observer):
     def _gather(self) -> list[_Proposal]:
         """The next entry's operations: those that wait first, then those of the sources."""
         room = self._settings.entry_weight
-        found = self._ask_sources(room - min(self._pending_room, int(room * _PENDING_SHARE)))
+        kept = min(self._pending_room, int(room * _PENDING_SHARE))
+        if self._pending:  # what has waited longest goes now, and be it alone
+            kept = max(kept, self._pending[0].room)
+        found: list[_Proposal] = []
+        if kept < room:
+            found = self._ask_sources(room - kept)
+        else:
+            self._woken = True
         for proposal in found:
             room -= proposal.room
         chosen: list[_Proposal] = []

@@ -483,7 +483,18 @@ async def test_sources_get_their_part_of_an_entry_under_load():
     source = Source(*[(f"s{n}", 512) for n in range(20)])
     bench.commit.add_source(source)
     await turn()
-    assert bench.entries()[0] == ["p0", "p1", "p2", "s0", "s1"]
+    assert bench.entries()[0] == ["p0", "p1", "s0", "s1", "s2", "s3"]
+
+
+@virtual
+async def test_a_heavy_operation_is_not_kept_waiting_by_sources_that_always_have_something():
+    bench = Bench(entry_weight=100, max_in_flight=100)
+    bench.commit.propose("heavy", weight=150)
+    bench.commit.propose("light", weight=1)
+    bench.commit.add_source(Source(*[(f"s{n}", 50) for n in range(20)]))
+    bench.commit.wake()
+    await asyncio.sleep(0.1)
+    assert bench.entries()[:2] == [["heavy"], ["light", "s0"]]
 
 
 @virtual
