@@ -49,8 +49,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PATIENCE_MS = 100
-"""How much later than by the monotonic clock an answer may be due by the wall clock before that
-counts as set back: within a long turn of the loop, only the wall clock goes on."""
+"""How much later than by the monotonic clock an answer may be due by the wall clock: one that is
+set back by less is waited for."""
 
 Listener = asyncio.Future[list[Lease]]
 

@@ -29,7 +29,7 @@ from timeball.cluster.http.paging import (
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.schedules import read_schedule
 from timeball.cluster.http.services import Services, propose_all
-from timeball.cluster.http.turns import Turn
+from timeball.cluster.http.turns import Turns
 from timeball.cluster.http.views import JOB_STATES, job_view, render_fires
 from timeball.cluster.state import operations
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
@@ -55,6 +55,7 @@ class Jobs:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._turns = Turns()
 
     def routes(self) -> list[Route]:
         """The table of this noun."""
@@ -109,6 +110,7 @@ class Jobs:
     async def create_batch(self, request: Request) -> Answered:
         """Create up to a thousand jobs."""
         self._services.require_room()
+        await self._turns.begin()
         read_query(request.query, ())
         body: messages.NewJobs = _many_jobs.decode(request.body, request.body_form)
         request_id = body.request_id or read_header(request, REQUEST_ID, 64)
@@ -126,18 +128,19 @@ class Jobs:
 
     async def _build_all(self, asked: Sequence[messages.NewJob]) -> list[operations.NewJob]:
         now_ms = self._services.wall_clock_ms()
-        turn = Turn()
+        turns = self._turns
         jobs: list[operations.NewJob] = []
         for job, prefix in zip(asked, _PREFIXES, strict=False):
             jobs.append(self._build(job, prefix, job.idempotency_key or "", now_ms))
-            if turn.clock() >= turn.ends_s:
-                await turn.share()
+            if turns.clock() >= turns.ends_s:
+                await turns.share()
         return jobs
 
     async def _answer_all(
         self, jobs: Sequence[operations.NewJob], created: Sequence[Created]
     ) -> list[messages.JobCreated]:
-        turn = Turn()
+        turns = self._turns
+        await turns.begin()
         results: list[messages.JobCreated] = []
         for job, verdict, prefix in zip(jobs, created, _PREFIXES, strict=False):
             if verdict.status in _EXISTING:
@@ -145,8 +148,8 @@ class Jobs:
             else:
                 problem = _refusal(verdict.status, prefix).problem()
                 results.append(messages.JobCreated(status="refused", problem=problem))
-            if turn.clock() >= turn.ends_s:
-                await turn.share()
+            if turns.clock() >= turns.ends_s:
+                await turns.share()
         return results
 
     async def get(self, request: Request) -> Answered:

@@ -72,12 +72,32 @@ async def test_a_short_turn_is_not_shared(tmp_path: Any, monkeypatch: pytest.Mon
     assert not ran
 
 
+async def test_a_turn_of_the_loop_has_one_bound_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    shared = turns.Turns()
+    began: list[str] = []
+
+    async def work(name: str) -> None:
+        await shared.begin()
+        began.append(name)
+
+    await shared.begin()
+    assert shared.clock() < shared.ends_s
+    await work("in time")
+    now_s += turns.LONGEST_TURN_S
+    assert shared.clock() >= shared.ends_s
+    asyncio.get_running_loop().call_soon(began.append, "others")
+    await work("late")
+    assert began == ["in time", "others", "late"]
+    assert shared.clock() < shared.ends_s
+
+
 async def test_a_shared_turn_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
-    turn = turns.Turn()
-    assert turn.clock() < turn.ends_s
+    shared = turns.Turns()
+    await shared.begin()
     now_s += turns.LONGEST_TURN_S
-    assert turn.clock() >= turn.ends_s
-    await turn.share()
-    assert turn.clock() < turn.ends_s
+    await shared.share()
+    assert shared.clock() < shared.ends_s

@@ -418,7 +418,7 @@ async def test_what_is_on_its_way_back_is_not_handed_out_early_to_a_repeat(world
 
 @pytest.mark.parametrize("behind_ms", [1, 100])
 async def test_a_clock_that_is_little_behind_is_waited_for(world, behind_ms):
-    """Within a long turn the loop's clock stands still, and the wall clock seems to gain."""
+    """A correction of some milliseconds takes no attempt back."""
     hold, first, _ = await leased_ahead(world)
     world.wall_offset_ms -= behind_ms
     await world.pass_ms(9 + behind_ms)
