@@ -193,7 +193,9 @@ class Dump:
         self._end = (store.applied_index + 1) * NUMBERED_PER_ENTRY
         """Jobs and executions of this position have lower numbers, later ones have not."""
         self._reading = -1
-        """The job whose record was the last to be read; its executions may be to come."""
+        """The job whose record was the last to be read."""
+        self._open = -1
+        """The job whose executions are being read, or will be next; -1 when none are."""
         self._jobs: dict[int, dict[int, bytes]] = {}
         """Records of jobs that changed before they were read, by shard and id."""
         self._executions: dict[int, dict[int, bytes]] = {}
@@ -256,8 +258,8 @@ class Dump:
         """Keep the record of an execution, and of its job, likewise."""
         job = execution.job
         self.keep_job(job)
-        recurring = job.recurrence is not None
-        if recurring and job.id >= self._reading and execution.sequence < self._end:
+        to_come = job.id > self._reading or job.id == self._open
+        if to_come and job.recurrence is not None and execution.sequence < self._end:
             kept = self._executions.setdefault(job.id, {})
             if execution.nominal_ms not in kept:
                 kept[execution.nominal_ms] = _execution_record(execution)
@@ -300,11 +302,12 @@ class Dump:
             if record is None:
                 assert job is not None, "a job was dropped, and its record not kept"
                 record = _job_record(job)
-            self._reading = job_id
+            self._reading = self._open = job_id
             yield JOBS, record
             executions = NO_EXECUTIONS if job is None else job.executions
             if isinstance(executions, dict):
                 yield from self._occurrences(job_id, executions)
+            self._open = -1
         del self._jobs[key]
 
     def _occurrences(
