@@ -31,6 +31,8 @@ MAX_CONNECTIONS = 2_000
 CONNECT_TIMEOUT_S = 1.0
 ANSWER_TIMEOUT_S = 75.0
 """Longer than the longest long-poll."""
+WITHDRAW_PAUSES_S = (0.05, 0.5, 2.0)
+"""Before a withdrawal that failed is tried again."""
 MAX_CLEANUPS = 1_000
 _PASSED_ON = ("accept", "content-type", "idempotency-key", REQUEST_ID)
 _TAKEN_BACK = ("Location", "Retry-After", "Allow", "Timeball-Applied-Index")
@@ -159,11 +161,22 @@ class Forwarder:
         task.add_done_callback(self._cleanups.discard)
 
     async def _withdraw(self, url: str, claim: Request) -> None:
-        """Have the leader release what the claim was granted; the lease bounds what fails here."""
+        """Have the leader release what the claim was granted; tried again, for a connection may
+        be lost under way. The lease bounds what fails each time."""
         try:
             body = _claims.decode(claim.body, claim.body_form)
-            request_id = body.request_id or claim.headers[REQUEST_ID]
-            path = f"/v1/claims/{quote(request_id, safe='')}/withdraw"
-            await self._send(url, Request(method="POST", path=path), write=True)
-        except TimeballError as error:
-            _log.info("a claim could not be withdrawn and is left to its lease: %s", error)
+        except TimeballError as error:  # the leader has refused it as well
+            _log.info("a claim could not be withdrawn: %s", error)
+            return
+        request_id = body.request_id or claim.headers[REQUEST_ID]
+        path = f"/v1/claims/{quote(request_id, safe='')}/withdraw"
+        for pause_s in (*WITHDRAW_PAUSES_S, None):
+            try:
+                await self._send(url, Request(method="POST", path=path), write=True)
+                return
+            except TimeballError as error:
+                if pause_s is None:
+                    _log.info("a claim could not be withdrawn and is left to its lease: %s", error)
+                    return
+            await asyncio.sleep(pause_s)
+            url = self._leader_url() or url

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from timeball.client import messages
 from timeball.client.errors import OutcomeUnknown, Unavailable
+from timeball.cluster.http import forward
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.eager import Eager
 from timeball.cluster.http.exchange import Answered, Request
@@ -167,6 +168,21 @@ async def test_the_claim_of_a_client_that_leaves_is_withdrawn(
     claiming.cancel()
     await heads(leader, 2)
     assert leader.heads[1].startswith(b"POST /v1/claims/a%20b%2Fc/withdraw HTTP/1.1\r\n")
+
+
+async def test_a_withdrawal_that_is_lost_is_tried_again_a_few_times(
+    leader: Leader, forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "WITHDRAW_PAUSES_S", (0.0, 0.0))
+    leader.answer = b""
+    claiming = asyncio.ensure_future(forwarder.forward(claim(), write=True))
+    await heads(leader, 1)
+    leader.answer = None
+    claiming.cancel()
+    await heads(leader, 4)
+    assert all(b"/withdraw HTTP/1.1" in head for head in leader.heads[1:])
+    await asyncio.gather(*forwarder._cleanups)
+    assert len(leader.heads) == 4
 
 
 async def test_a_malformed_claim_of_a_client_that_leaves_has_nothing_to_withdraw(
