@@ -158,6 +158,7 @@ class Leadership:
         """Heartbeats, retries, and the end of a leader that nobody answers."""
         engine, settings = self._engine, self._engine.settings
         if not self.has_quorum(now):
+            self._call_successor()
             engine.step_down(engine.term)
             return
         for peer, progress in self._progress.items():
@@ -304,6 +305,16 @@ class Leadership:
             self._advance(peer)
 
     # Handing over.
+
+    def _call_successor(self) -> None:
+        """Have the furthest follower stand at once, if this leader can be heard, but hears nobody.
+
+        Followers that hear it would otherwise begin to wait only now.
+        """
+        reached = [peer for peer in self._progress if self._engine.connected(peer)]
+        if reached:
+            furthest = max(reached, key=lambda peer: self._progress[peer].match)
+            self._engine.send(furthest, TimeoutNow(self._engine.term))
 
     def hand_over(self) -> bool:
         """Ask the follower that is furthest to stand for election; whether one holds all."""
