@@ -22,9 +22,9 @@ CLIENTS = "clients"
 class ProxiedCluster(LocalCluster):
     """Nodes as processes, with `links` between them that can be broken."""
 
-    def __init__(self, config: Path, rng: random.Random | None = None) -> None:
+    def __init__(self, config: Path) -> None:
         super().__init__(config)
-        self.links = Links(rng or random.SystemRandom())
+        self.links = Links(random.SystemRandom())
         nodes = self.settings.nodes
         taken = {address.port for node in nodes for address in (node.raft, node.http)}
         needed = len(nodes) + 2 * len(nodes) * (len(nodes) - 1)
