@@ -171,9 +171,16 @@ class Leadership:
                     self._heartbeat(peer, progress, now)
 
     def has_quorum(self, now: float) -> bool:
-        """Whether a majority has answered lately."""
-        since = now - self._engine.settings.leader_fallback_s
-        heard = sum(progress.last_response > since for progress in self._progress.values())
+        """Whether a majority has answered lately.
+
+        A follower whose link is broken stands for election sooner, and counts for less long.
+        """
+        settings, connected = self._engine.settings, self._engine.connected
+        heard = sum(
+            now - progress.last_response
+            < (settings.leader_fallback_s if connected(peer) else settings.broken_link_max_s)
+            for peer, progress in self._progress.items()
+        )
         return heard + 1 >= self._quorum
 
     # Receiving.
