@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
 from timeball.bench import workload
-from timeball.bench.history import Recorder, StatusRead
+from timeball.bench.history import Recorder, StatusRead, WorkerReady
 from timeball.bench.processes import WorkerProcess
 from timeball.bench.recording import RecordingClient
+from timeball.bench.watching import Watch
 from timeball.client.errors import (
     NotFound,
     OutcomeUnknown,
@@ -58,6 +59,10 @@ TIMEOUT_MS = 2_500
 """Of a submitter's call, with all its attempts: short, so that outcomes stay unknown."""
 CREW_REST_S = (3.0, 8.0)
 WORKER_FROZEN_S = (2.5, 4.0)
+SIDECAR_REST_S = 0.1
+SIDECAR_TIMEOUT_MS = 1_000
+START_S = 30.0
+"""How long workers may take to start."""
 REMEMBERED = 1_000
 """One-shot jobs whose status may be asked for."""
 READ_SPACING_S = 0.1
@@ -180,6 +185,24 @@ async def zombie(
             await asyncio.sleep(0.2)
 
 
+async def sidecar(client: RecordingClient, name: str, stop: asyncio.Event) -> None:
+    """Claim and complete at once, over one node alone, like a worker that runs beside it.
+
+    Workers wander to where they are answered, and may all hang on a node that falls silent; with
+    one of these at every node, the first fire tells of the cluster and not of their luck.
+    """
+    while not stop.is_set():
+        try:
+            claimed = await client.claim(
+                worker=name, max_executions=10, wait_ms=1_000, lease_ms=LEASE_MS
+            )
+            done = [Success(execution_id=e.execution_id, token=e.token) for e in claimed.executions]
+            if done:
+                await client.complete(done)
+        except TimeballError:  # its node is gone, or knows no leader
+            await asyncio.sleep(SIDECAR_REST_S)
+
+
 class Crew:
     """Worker processes, of which one after another is killed or frozen past its lease."""
 
@@ -195,9 +218,13 @@ class Crew:
         self.histories: list[Path] = []
 
     async def start(self) -> None:
-        """Start the workers; each prefers another node."""
+        """Start the workers, each of which prefers another node; raises NotSeen."""
+        watch = Watch()
         for _ in range(WORKERS):
             await self._hire()
+        for worker in self._workers:
+            watch.follow(worker.history)
+            await watch.event(f"{worker.name} at work", WorkerReady, _ready(worker.name), START_S)
 
     async def _hire(self) -> None:
         self._hired += 1
@@ -227,6 +254,10 @@ class Crew:
     async def end(self) -> None:
         """End every worker; safe to repeat."""
         await asyncio.gather(*(worker.end() for worker in self._workers))
+
+
+def _ready(name: str) -> Callable[[WorkerReady], bool]:
+    return lambda event: event.source == name
 
 
 async def read_statuses(

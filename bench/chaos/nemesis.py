@@ -28,7 +28,7 @@ from timeball.bench.history import (
 from timeball.bench.watching import Nodes
 from timeball.cluster.localcluster import NodeFailed
 
-OVERCOME_S = 20.0
+OVERCOME_S = 30.0
 """How long after its healing a fault may be felt before it counts as never overcome."""
 SLOW = Rule(delay_ms=20, jitter_ms=40)
 LOSSY = Rule(delay_ms=1, jitter_ms=4, lost=0.03, repeat_ms=200, broken=0.001)

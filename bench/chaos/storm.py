@@ -96,9 +96,9 @@ class Storm:
             client = await stack.enter_async_context(RecordingClient(cluster.urls, recorder))
             crew = load.Crew(cluster.client_urls, self._folder, recorder, self._child())
             stack.push_async_callback(crew.end)
-            await crew.start()
             nemesis = Nemesis(cluster, nodes, recorder, self._tell)
             try:
+                await crew.start()
                 await self._rage(nemesis, faults, seconds, cluster, crew, recorder)
                 await self._settle(nodes)
                 await crew.end()
@@ -141,6 +141,10 @@ class Storm:
                 client = RecordingClient(urls, recorder, timeout_ms=load.TIMEOUT_MS)
                 await clients.enter_async_context(client)
                 loads.append(load.zombie(client, f"zombie-{place}", self._child(), stop))
+            for name, url in by_name.items():
+                client = RecordingClient([url], recorder, timeout_ms=load.SIDECAR_TIMEOUT_MS)
+                await clients.enter_async_context(client)
+                loads.append(load.sidecar(client, f"sidecar-{name}", stop))
             for _ in range(load.READERS):
                 reading = load.read_statuses(by_name, recorder, self._child(), remembered, stop)
                 loads.append(reading)
