@@ -116,7 +116,6 @@ class Storage:
     def _restart_log_after(self, position: Position) -> None:
         self.journal.reset(position.index, position.term)
         self.log.reset(position.index, position.term)
-        self._ahead.clear()
 
     def save_vote(self, term: int, vote: str | None) -> None:
         """Make term and vote durable; only then may either be spoken of."""

@@ -235,6 +235,16 @@ def test_a_record_larger_than_the_window_is_read_whole(monkeypatch):
     assert filled(disk, 0).log.last_index == 20
 
 
+def test_the_log_ends_where_neither_memory_nor_journal_goes_on():
+    storage = filled(SimDisk(), 50, segment_bytes=300, trailing_entries=40)
+    for index in (20, 50):
+        write_snapshot(storage.snapshots, Position(index, 1), ListMachine().dump())
+        storage.remove_old(storage.adopt(Position(index, 1)))
+    base = storage.log.base_index
+    assert base == storage.journal.first_index - 1 > 10
+    assert storage.entries_from(base + 1, 1, 1) == [entry(base + 1)]
+
+
 def test_damage_is_never_read_as_an_entry():
     disk = SimDisk()
     storage = filled(disk, 50)
