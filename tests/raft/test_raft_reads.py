@@ -169,8 +169,19 @@ async def test_a_question_that_is_repeated_during_its_round_is_answered_once():
         puppet.say("c", ReadRequest(term, 7))
     puppet.say("b", AppendReply(term, True, 1, round=2))
     assert puppet.heard(ReadReply) == [ReadReply(term, 7, 1)]
+    assert puppet.consensus.stats.read_rounds == 1, "repetitions take no round of their own"
+
+
+@virtual
+async def test_a_round_that_is_over_lets_the_next_begin_for_other_nodes_questions():
+    puppet = await serving_puppet()
+    term = puppet.consensus.term
+    puppet.say("b", ReadRequest(term, 7))
+    puppet.say("c", ReadRequest(term, 8))
     puppet.say("b", AppendReply(term, True, 1, round=2))
-    assert not puppet.heard(ReadReply)
+    assert puppet.heard(ReadReply) == [ReadReply(term, 7, 1)]
+    puppet.say("b", AppendReply(term, True, 1, round=3))
+    assert puppet.heard(ReadReply) == [ReadReply(term, 8, 1)]
 
 
 @virtual
@@ -221,6 +232,21 @@ async def test_a_follower_asks_the_leader_and_answers_once_it_has_applied_as_muc
     say_follow(puppet, prev=(3, 3), commit=3)
     await puppet.settle()
     assert read.done()
+
+
+@virtual
+async def test_every_answer_repeats_the_latest_round_that_it_answers():
+    puppet = await following_puppet()
+    say_follow(puppet, prev=(2, 3), number=5)
+    assert puppet.heard(AppendReply) == [AppendReply(3, True, 2, round=5)]
+    say_follow(puppet, prev=(9, 3), number=6)
+    assert puppet.heard(AppendReply) == [AppendReply(3, False, 9, 3, round=6)]
+    say_follow(puppet, (3, b"z"), prev=(2, 3), number=8)
+    say_follow(puppet, prev=(2, 3), number=7)  # late, before the sync
+    await puppet.settle()
+    assert puppet.heard(AppendReply) == [AppendReply(3, True, 3, round=8)]
+    puppet.say("b", Append(4, 3, 4, 2, 2, [], 9))
+    assert puppet.heard(AppendReply) == [AppendReply(4, False, 3, 3, 3, round=9)]
 
 
 @virtual
