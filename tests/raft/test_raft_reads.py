@@ -287,6 +287,18 @@ async def test_reads_that_come_together_share_a_question_and_later_ones_the_next
 
 
 @virtual
+async def test_the_next_question_does_not_wait_until_the_last_answer_is_applied():
+    puppet = await following_puppet()
+    puppet.consensus.read(0, strong=True)
+    await puppet.settle()
+    number = asked(puppet).number
+    puppet.consensus.read(0, strong=True)
+    puppet.say("b", ReadReply(3, number, 3))
+    await puppet.settle()
+    assert asked(puppet).number != number
+
+
+@virtual
 async def test_a_question_or_answer_that_was_lost_is_made_up_for():
     puppet = await following_puppet()
     read = puppet.consensus.read(0, strong=True)
