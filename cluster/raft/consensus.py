@@ -224,13 +224,16 @@ class Consensus:
         engine, now = self._running, self._clock()
         statuses = []
         for peer in engine.others:
-            match_index = age = None
+            match_index = age = share = None
             if engine.leadership is not None:
                 progress = engine.leadership.progress(peer)
                 match_index, age = progress.match, now - progress.last_response
+                share = progress.snapshot_share
             standing, incarnation = engine.membership.of(peer)
             statuses.append(
-                PeerStatus(peer, engine.connected(peer), match_index, age, standing, incarnation)
+                PeerStatus(
+                    peer, engine.connected(peer), match_index, age, standing, incarnation, share
+                )
             )
         return statuses
 

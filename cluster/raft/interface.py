@@ -113,6 +113,8 @@ class PeerStatus(msgspec.Struct, frozen=True):
     standing: Standing | None = None
     """What its disk counts for, and which disk it is; None when it has not said so."""
     incarnation: int | None = None
+    snapshot_share: float | None = None
+    """How much of a snapshot the leader has sent it and knows to have arrived, 0 to 1."""
 
 
 class Replica(Protocol):

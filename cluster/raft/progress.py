@@ -77,6 +77,13 @@ class Progress:
         """Whether a joining disk holds what it must."""
         return not self.votes and self.join_index is not None and self.match >= self.join_index
 
+    @property
+    def snapshot_share(self) -> float | None:
+        """How much of the snapshot under way has arrived."""
+        if self.snapshot is None:
+            return None
+        return self.snapshot_acked / max(1, self.snapshot.size)
+
     def restart(self, next_index: int) -> None:
         """The connection is new: the follower may have lost everything, so nothing counts."""
         self.match = 0

@@ -87,6 +87,9 @@ async def test_all_must_say_that_they_see_the_very_same():
     assert say("c", 4, all_seen) == "blank", "c has another disk than b has seen"
     assert say("b", 2, all_seen, "joining") == "blank", "b knows of a cluster"
     assert say("c", 3, all_seen) == "blank", "b knows of a cluster"
+    two = {"a": own, "b": 2}
+    assert say("b", 2, two) == say("c", 3, two, "joining") == "blank", "c is not among them"
+    assert say("c", 3, all_seen) == "blank"
     puppet.node.endpoint.receiver.on_disconnected("c")
     assert say("b", 2, all_seen) == "blank", "c has gone"
     assert say("c", 3, all_seen) == "voter"
