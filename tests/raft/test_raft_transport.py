@@ -65,6 +65,7 @@ class Net:
         self.networks: dict[str, TcpNetwork] = {}
         self.receivers: dict[str, Receiver] = {}
         self.writers: list[asyncio.StreamWriter] = []
+        self.foundings: dict[str, str] = {}
 
     async def start(self, name: str, secret: bytes = SECRET, **over: Any) -> TcpNetwork:
         members = {**self.members, **over.pop("members", {})}
@@ -76,6 +77,7 @@ class Net:
             over.pop("settings", SETTINGS),
             asyncio.get_running_loop().time,
             random.Random(name),
+            founding=lambda: self.foundings.get(name, ""),
         )
         self.networks[name] = network
         self.receivers[name] = Receiver()
@@ -257,6 +259,29 @@ async def test_f5_raft20_nothing_is_unpickled_before_or_after_the_handshake(net:
     assert not Exploit.ran
 
 
+async def test_raft16_disks_of_two_foundings_do_not_meet(net: Net, caplog):
+    net.foundings = {"a": "1" * 16, "b": "2" * 16}
+    await net.start("a")
+    await net.start("b")
+    await until(lambda: net.networks["a"].refusals >= 3 and net.networks["b"].refusals >= 3)
+    assert net.receivers["a"].connected == net.receivers["b"].connected == []
+    assert "founded at another time: empty one of the two disks" in caplog.text
+
+
+@pytest.mark.parametrize("foundings", [{}, {"a": "1"}, {"b": "1"}, {"a": "1", "b": "1"}], ids=str)
+async def test_raft16_a_disk_without_a_cluster_meets_any(net: Net, foundings: dict[str, str]):
+    net.foundings = foundings
+    await net.start("a")
+    await net.start("b")
+    await until(lambda: net.receivers["a"].connected and net.receivers["b"].connected)
+
+
+async def test_raft16_a_member_that_is_led_to_itself_meets_nobody(net: Net):
+    await net.start("a", members={"b": net.members["a"]})
+    await until(lambda: net.networks["a"].refusals >= 2)
+    assert net.receivers["a"].connected == []
+
+
 async def test_raft20_a_dialler_without_the_secret_is_refused(net: Net):
     await net.start("a")
     reader, writer = await net.dial()
@@ -306,6 +331,7 @@ async def test_raft20_a_reflected_proof_is_refused():
         Hello(VERSION, CLUSTER, "", "b", "c", b"n" * 32),
         Hello(VERSION, "d" * 32, "", "b", "a", b"n" * 32),
         Hello(VERSION + 1, CLUSTER, "", "b", "a", b"n" * 32),
+        Hello(VERSION, CLUSTER, "f" * 16, "b", "a", b"n" * 32),
         Hello(VERSION, CLUSTER, "", "b", "a", b"o" * 32),
     ],
 )
