@@ -11,10 +11,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
+from click.testing import CliRunner
 from msgspec import json, msgpack
 
 from timeball.client import Client
 from timeball.client.errors import NotFound
+from timeball.cluster.commands import main
 from timeball.cluster.localcluster import LocalCluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -161,3 +163,26 @@ async def test_two_empty_disks_of_three_found_no_cluster_and_lose_nothing(
     await cluster.start_node(mislaid)
     await cluster.wait_ready()
     await load.check(cluster.url(lost))
+
+
+async def test_a_cluster_goes_on_from_the_one_disk_that_is_left(cluster: LocalCluster) -> None:
+    load = Load(cluster)
+    await load.more()
+    await load.end()
+    survivor, *lost = cluster.names
+    await asyncio.sleep(0.2)  # what the survivor has not received would be lost
+    for name in cluster.names:
+        await cluster.kill(name)
+    for name in lost:
+        empty(cluster, name)
+    asked = ("recover", "--config", str(cluster.config), "--survivor", survivor)
+    refused = CliRunner().invoke(main, asked)
+    assert (refused.exit_code, "nothing was done" in refused.output) == (2, True)
+    done = CliRunner().invoke(main, [*asked, "--force-new-cluster"])
+    assert done.exit_code == 0, done.output
+    again = CliRunner().invoke(main, [*asked, "--force-new-cluster"])
+    assert (again.exit_code, "is not empty" in again.output) == (3, True)
+    for name in cluster.names:
+        await cluster.start_node(name)
+    await cluster.wait_ready()
+    await load.check(cluster.url(lost[0]))

@@ -15,6 +15,7 @@ import pytest
 from raft_harness import Cluster, ListMachine, Puppet, SimDisk, virtual
 from test_raft_random import Schedule
 
+from timeball.cluster.raft.errors import Misconfigured
 from timeball.cluster.raft.messages import (
     Admission,
     Append,
@@ -28,6 +29,7 @@ from timeball.cluster.raft.messages import (
     VoteRequest,
 )
 from timeball.cluster.raft.metadata import Metadata, cluster_id
+from timeball.cluster.raft.recovery import found_anew
 from timeball.cluster.raft.settings import RaftSettings
 from timeball.cluster.raft.storage import Storage
 
@@ -505,6 +507,76 @@ async def test_two_emptied_disks_of_three_elect_nobody_and_say_so(caplog):
     await cluster.propose(b"two")
     assert cluster[lost[1]].machine.entries() == [b"one", b"two"]
     assert cluster[survivor].consensus.obstacle is None
+
+
+async def one_disk_is_left(snapshot: bool) -> Cluster:
+    """Two nodes of three have lost their disks, and all are down."""
+    cluster = await Cluster(trailing_entries=1).start()
+    await cluster.propose(*[b"%d" % n for n in range(20)])
+    if snapshot:
+        await cluster.snapshot("a")
+        await cluster.propose(b"behind it")
+    for name in "abc":
+        cluster.kill(name)
+    return cluster
+
+
+def recovered(cluster: Cluster, directories: dict[str, Path]) -> int:
+    numbers = iter(range(100, 200))
+    return found_anew(
+        cluster["a"].disk,
+        "a",
+        directories,
+        cluster_id("timeball", "abc"),
+        ListMachine(),
+        cluster.settings,
+        lambda: next(numbers),
+    )
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@virtual
+async def test_a_cluster_can_be_founded_anew_from_one_disk(snapshot: bool):
+    cluster = await one_disk_is_left(snapshot)
+    entries = cluster["a"].machine.entries()
+    before = on_disk(cluster["a"].disk)
+    folders = {name: Path("/data" if name == "a" else f"/of-{name}") for name in "abc"}
+    assert recovered(cluster, folders) == cluster["a"].consensus.last_index
+    disk = cluster["a"].disk
+    for name in "bc":
+        cluster[name].disk.wipe()
+        of_it = [(p.name, file) for p, file in disk.durable.items() if p.parent == folders[name]]
+        moved = {Path("/data", found): file for found, file in of_it}
+        cluster[name].disk.files, cluster[name].disk.durable = dict(moved), dict(moved)
+        assert all(bytes(file.written) == file.synced for file in moved.values())
+    after = [on_disk(cluster[name].disk) for name in "abc"]
+    assert [found.founders for found in after] == [{"a": 100, "b": 101, "c": 102}] * 3
+    assert [found.incarnation for found in after] == [100, 101, 102]
+    assert {(found.term, found.vote) for found in after} == {(before.term + 1, None)}
+    await cluster.start("b", "c")  # any majority
+    await cluster.elected()
+    await cluster.start("a")
+    await cluster.propose(b"and on")
+    assert cluster["b"].machine.entries() == [*entries, b"and on"]
+
+
+@virtual
+async def test_nothing_is_founded_over_what_is_there():
+    cluster = await one_disk_is_left(snapshot=False)
+    disk = cluster["a"].disk
+    folders = {name: Path("/data" if name == "a" else f"/of-{name}") for name in "abc"}
+    disk.create(Path("/of-c/journal-00000000000000000001"))
+    before = dict(disk.files)
+    with pytest.raises(Misconfigured, match="/of-c, of node 'c', is not empty"):
+        recovered(cluster, folders)
+    assert disk.files == before
+    disk.remove(Path("/of-c/journal-00000000000000000001"))
+    storage = Storage(disk, Path("/data"), cluster.settings)
+    storage.open(cluster_id("timeball", "abc"), "a", ListMachine())
+    storage.disown(5)
+    storage.close()
+    with pytest.raises(Misconfigured, match="the disk of 'a' had no vote"):
+        recovered(cluster, folders)
 
 
 @virtual
