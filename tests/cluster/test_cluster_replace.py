@@ -114,6 +114,9 @@ async def test_a_node_with_an_empty_disk_joins_under_load_and_nothing_is_lost(
         await cluster.kill(name)
         empty(cluster, name)
         await load.more()
+        async with asyncio.timeout(LIMIT_S):  # no other may be spared now
+            while (await client.replacement(other)).voters != [leader]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
         await cluster.restart(name)
         out, told = await asyncio.wait_for(command.communicate(), LIMIT_S)
         assert (command.returncode, out) == (0, f"{name} votes\n".encode()), told

@@ -23,6 +23,7 @@ from timeball.cluster.raft.messages import (
     Introduction,
     PreVoteReply,
     PreVoteRequest,
+    SnapshotChunk,
     SnapshotReply,
     TimeoutNow,
     VoteReply,
@@ -394,6 +395,32 @@ async def test_an_emptied_disk_is_filled_and_votes_again(victim: str, snapshots:
     other = next(m.name for m in cluster.followers() if m.name != name)
     cluster.kill(other)
     await cluster.propose(b"its vote is needed")
+
+
+@virtual
+async def test_a_leader_knows_how_much_of_a_snapshot_has_arrived():
+    cluster = await Cluster(trailing_entries=1, snapshot_chunk_bytes=300).start()
+    await cluster.propose(*[bytes(100) for _ in range(30)])
+    for name in "abc":
+        await cluster.snapshot(name)
+    name = cluster.followers()[0].name
+
+    def share() -> float | None:
+        return next(p for p in cluster.leader.consensus.peers() if p.name == name).snapshot_share
+
+    assert share() is None
+    cluster.kill(name)
+    cluster[name].disk.wipe()
+    cluster.wire.tap = lambda _source, _target, message: (
+        not isinstance(message, SnapshotChunk) or message.offset < 900
+    )
+    await cluster.start(name)
+    await asyncio.sleep(1)
+    size = cluster.leader.engine.storage.snapshots.newest().size
+    assert share() == 900 / size
+    cluster.wire.tap = None
+    await cluster.settled()
+    assert share() is None
 
 
 @virtual
