@@ -8,6 +8,7 @@ is durable; and it counts only entries of its own term (Raft, §5.4.2).
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from timeball.cluster.raft.elections import quorum
@@ -26,6 +27,9 @@ from timeball.cluster.raft.progress import INSTALLING, REPLICATING, Progress
 
 if TYPE_CHECKING:
     from timeball.cluster.raft.engine import Engine
+
+
+_logger = logging.getLogger(__name__)
 
 
 class Leadership:
@@ -180,6 +184,16 @@ class Leadership:
     def connected(self, peer: str) -> None:
         self._progress[peer].restart(self._engine.last_index + 1)
         self._advance(peer)
+
+    def introduced(self, peer: str, incarnation: int, votes: bool) -> None:
+        """A member has said which disk it has."""
+        if not self._progress[peer].returned(incarnation, votes):
+            _logger.error(
+                "%s: a former disk of %s is back after a newer one got its vote; it is out of date "
+                "and not listened to: empty it",
+                self._engine.name,
+                peer,
+            )
 
     def receive(self, peer: str, message: Message) -> bool:
         """Whether the message was an answer to a leader."""

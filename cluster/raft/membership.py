@@ -155,6 +155,9 @@ class Membership:
         if not isinstance(message, Introduction):
             return False
         self._seen[peer] = message
+        if self._engine.leadership is not None:
+            votes = message.standing == VOTER
+            self._engine.leadership.introduced(peer, message.incarnation, votes)
         if self.votes:
             if message.standing != VOTER:
                 self._introduce(peer)

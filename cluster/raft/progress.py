@@ -72,6 +72,16 @@ class Progress:
         self.incarnation, self.votes, self.join_index = incarnation, votes, None
         return True
 
+    def returned(self, incarnation: int, votes: bool) -> bool:
+        """A disk has come, by a new connection; whether it is to be listened to.
+
+        A former one may take its place again, but not with a vote when its successor got one: it
+        is out of date then, since its name has vouched for more.
+        """
+        if not (votes and self.votes):
+            self._gone.discard(incarnation)
+        return incarnation not in self._gone
+
     @property
     def admissible(self) -> bool:
         """Whether a joining disk holds what it must."""

@@ -326,6 +326,45 @@ async def test_late_answers_of_a_former_disk_count_for_nothing():
 
 
 @virtual
+async def test_a_former_disk_may_come_back_while_its_successor_has_no_vote(caplog):
+    puppet, term = await leading()
+    founders = on_disk(puppet.node.disk).founders
+    puppet.say("b", ack(term, 0))
+    puppet.say("b", Introduction(term, 1, "voter", founders))
+    puppet.say("b", ack(term, 1, incarnation=1, votes=True))
+    progress = puppet.node.engine.leadership.progress("b")
+    assert (progress.incarnation, progress.votes) == (1, True)
+    assert caplog.text == ""
+    puppet.say("b", Introduction(term, 2, "joining", founders))
+    puppet.say("b", ack(term, 1))
+    puppet.say("b", ack(term, 1, votes=True))
+    puppet.say("b", Introduction(term, 1, "voter", founders))
+    puppet.say("b", ack(term, 1, incarnation=1, votes=True))
+    assert progress.incarnation == 2
+    assert "a former disk of b is back" in caplog.text
+
+
+@virtual
+async def test_a_disk_that_was_put_aside_comes_back_under_the_same_leader():
+    cluster = await Cluster().start()
+    await cluster.propose(b"one")
+    name = cluster.followers()[0].name
+    leader = cluster.leader
+    cluster.kill(name)
+    kept = dict(cluster[name].disk.files)
+    cluster[name].disk.wipe()
+    cluster.wire.tap = lambda _source, _target, message: not isinstance(message, Admission)
+    await cluster.start(name)
+    await asyncio.sleep(1)
+    assert cluster[name].consensus.standing == "joining"
+    cluster.kill(name)
+    cluster[name].disk.files, cluster[name].disk.durable = kept, dict(kept)
+    await cluster.start(name)
+    await cluster.propose(b"two")
+    assert cluster.leader is leader
+
+
+@virtual
 async def test_a_new_disk_gets_what_its_former_one_had_acknowledged():
     puppet, term = await leading()
     last = puppet.consensus.append(b"x")
