@@ -299,6 +299,18 @@ async def test_a_joining_disk_votes_once_it_holds_what_was_committed_after_it_ca
 
 
 @virtual
+async def test_each_new_disk_has_an_entry_of_its_own_to_catch_up_to():
+    puppet, term = await leading()
+    puppet.say("b", ack(term, 1))
+    await puppet.settle()
+    puppet.say("c", ack(term, 2, incarnation=1, votes=True))
+    assert puppet.consensus.commit_index == 2
+    puppet.say("b", ack(term, 2, incarnation=3))  # emptied again, and what it was then sent
+    assert puppet.heard(Admission) == []
+    assert puppet.consensus.last_index == 3
+
+
+@virtual
 async def test_no_vote_before_the_entry_is_held_however_much_is_committed():
     puppet, term = await leading()
     puppet.say("b", ack(term, 1))
