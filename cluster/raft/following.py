@@ -35,6 +35,7 @@ class _Acknowledgement:
         self.leader = leader
         self.term = term
         self.index = 0
+        self.round = 0
 
 
 class Following:
@@ -61,27 +62,29 @@ class Following:
         engine = self._engine
         engine.follow(peer)
         engine.known_commit_index = max(engine.known_commit_index, message.commit_index)
+        engine.reading.leader_answers = message.round > 0
         refusal = self._refusal(message)
         if refusal is not None:
             engine.send(peer, refusal)
             return
         self._take(message)
         matched = message.prev_index + len(message.entries)
-        self._acknowledge(peer, matched)
+        self._acknowledge(peer, matched, message.round)
         engine.commit(min(message.commit_index, matched))
 
     def _refusal(self, message: Append) -> AppendReply | None:
         """The answer when the log does not hold the entry before; None when it does."""
         engine, log, prev = self._engine, self._engine.log, message.prev_index
+        membership = engine.membership
         if prev > log.last_index:
-            return engine.membership.append_reply(False, prev, log.last_index + 1)
+            return membership.append_reply(False, prev, log.last_index + 1, 0, message.round)
         held = log.term_at(prev)
         if held is None or held == message.prev_term:
-            return None  # what is no longer in memory is committed, and agrees
+            return None  # what the log knows no more is committed, and agrees
         if prev <= engine.commit_index:
             raise Halted(f"the leader's entry {prev} differs from the committed one")
         first = log.first_index_of_term(prev, floor=engine.commit_index)
-        return engine.membership.append_reply(False, prev, first, held)
+        return membership.append_reply(False, prev, first, held, message.round)
 
     def _take(self, message: Append) -> None:
         engine, log = self._engine, self._engine.log
@@ -97,12 +100,13 @@ class Following:
                 engine.storage.truncate_from(index)
             engine.write(Entry(data, index, term))
 
-    def _acknowledge(self, leader: str, index: int) -> None:
+    def _acknowledge(self, leader: str, index: int, round_number: int) -> None:
         """Say that the log agrees up to `index`, as soon as that is durable."""
         pending, term = self._pending, self._engine.term
         if pending is None or (pending.leader, pending.term) != (leader, term):
             pending = self._pending = _Acknowledgement(leader, term)
         pending.index = max(pending.index, index)
+        pending.round = max(pending.round, round_number)
         if self._engine.storage.journal.unwritten:
             self._engine.schedule_flush()
         else:
@@ -114,7 +118,8 @@ class Following:
         engine = self._engine
         if pending is None or pending.term != engine.term:
             return
-        engine.send(pending.leader, engine.membership.append_reply(True, pending.index))
+        reply = engine.membership.append_reply(True, pending.index, 0, 0, pending.round)
+        engine.send(pending.leader, reply)
 
     def _on_chunk(self, peer: str, message: SnapshotChunk) -> None:
         engine = self._engine

@@ -94,11 +94,17 @@ class Membership:
     # What is said.
 
     def append_reply(
-        self, accepted: bool, index: int, hint_index: int = 0, hint_term: int = 0
+        self,
+        accepted: bool,
+        index: int,
+        hint_index: int = 0,
+        hint_term: int = 0,
+        round_number: int = 0,
     ) -> AppendReply:
         """An answer to a leader, with whose it is and whether it counts."""
         who = (self._storage.metadata.incarnation, self.votes)
-        return AppendReply(self._engine.term, accepted, index, hint_index, hint_term, *who)
+        term = self._engine.term
+        return AppendReply(term, accepted, index, hint_index, hint_term, round_number, *who)
 
     def snapshot_reply(self, index: int, received: int, installed: bool) -> SnapshotReply:
         """The same for a piece of a snapshot."""

@@ -53,6 +53,8 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag=5):
     commit_index: int
     entries: list[tuple[int, bytes]]
     """Term and data of each."""
+    round: int = 0
+    """The leader's latest round (see `rounds`); 0 comes from a release without them."""
 
 
 class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -70,6 +72,8 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=6):
     index: int
     hint_index: int = 0
     hint_term: int = 0
+    round: int = 0
+    """Repeats the request's, or the highest of the requests that this answers."""
     incarnation: int = 0
     votes: bool = True
 
@@ -102,7 +106,22 @@ class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag=9):
     term: int
 
 
-class Introduction(msgspec.Struct, frozen=True, array_like=True, tag=10):
+class ReadRequest(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """Up to where is the log committed now? Put only to a leader that sends rounds."""
+
+    term: int
+    number: int
+
+
+class ReadReply(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """All that was committed when the question of that number came is at or below `index`."""
+
+    term: int
+    number: int
+    index: int
+
+
+class Introduction(msgspec.Struct, frozen=True, array_like=True, tag=12):
     """Which disk this member has, and what it counts for; it claims no term.
 
     `founders` are the cluster's; from a blank disk, the blank ones that it sees, its own included.
@@ -114,7 +133,7 @@ class Introduction(msgspec.Struct, frozen=True, array_like=True, tag=10):
     founders: dict[str, int]
 
 
-class Admission(msgspec.Struct, frozen=True, array_like=True, tag=11):
+class Admission(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """From a leader to a joining disk: what you hold durably up to `index` is enough, vote."""
 
     term: int
@@ -133,6 +152,8 @@ Message: TypeAlias = (
     | SnapshotChunk
     | SnapshotReply
     | TimeoutNow
+    | ReadRequest
+    | ReadReply
     | Introduction
     | Admission
 )

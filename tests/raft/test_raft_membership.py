@@ -383,7 +383,7 @@ async def test_a_new_disk_gets_what_its_former_one_had_acknowledged():
     await puppet.settle()
     puppet.say("b", ack(term, last, incarnation=1, votes=True))
     puppet.heard()
-    puppet.say("b", AppendReply(term, False, last, 1, 0, 2, votes=False))
+    puppet.say("b", AppendReply(term, False, last, 1, incarnation=2, votes=False))
     await asyncio.sleep(0.1)
     assert puppet.heard(Append, "b")[-1].prev_index == 0
 
@@ -502,6 +502,7 @@ async def test_a_disk_that_lost_what_it_vouched_for_can_give_up_its_vote():
     storage.close()
     assert on_disk(disk).standing == "joining"
     assert on_disk(disk).founders == before.founders
+    assert on_disk(disk).incarnation == before.incarnation + 1, "its old answers are not its own"
     await cluster.start(name)
     assert cluster[name].consensus.standing == "joining", "though its name is among the founders"
     await cluster.wait(lambda: cluster[name].consensus.standing == "voter")

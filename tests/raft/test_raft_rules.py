@@ -35,6 +35,7 @@ def test_the_default_settings_are_valid():
         ({"tick_s": 0.0}, "tick_s"),
         ({"snapshot_entries": 0}, "snapshot_entries"),
         ({"segment_bytes": -1}, "segment_bytes"),
+        ({"log_memory_bytes": 2 * 1024 * 1024 - 1}, "log_memory_bytes must be at least"),
         ({"cluster": ""}, "cluster"),
         ({"cluster": "x" * 65}, "cluster"),
     ],
@@ -255,20 +256,31 @@ def test_message_tags_and_fields_do_not_change():
         2: ("PreVoteReply", ("term", "asked_term", "granted")),
         3: ("VoteRequest", ("term", "last_index", "last_term", "transfer")),
         4: ("VoteReply", ("term", "granted")),
-        5: ("Append", ("term", "prev_index", "prev_term", "commit_index", "entries")),
+        5: ("Append", ("term", "prev_index", "prev_term", "commit_index", "entries", "round")),
         6: (
             "AppendReply",
-            ("term", "accepted", "index", "hint_index", "hint_term", "incarnation", "votes"),
+            (
+                "term",
+                "accepted",
+                "index",
+                "hint_index",
+                "hint_term",
+                "round",
+                "incarnation",
+                "votes",
+            ),
         ),
         7: ("SnapshotChunk", ("term", "index", "last_term", "size", "offset", "data")),
         8: ("SnapshotReply", ("term", "index", "received", "installed", "incarnation", "votes")),
         9: ("TimeoutNow", ("term",)),
-        10: ("Introduction", ("term", "incarnation", "standing", "founders")),
-        11: ("Admission", ("term", "incarnation", "index", "founders")),
+        10: ("ReadRequest", ("term", "number")),
+        11: ("ReadReply", ("term", "number", "index")),
+        12: ("Introduction", ("term", "incarnation", "standing", "founders")),
+        13: ("Admission", ("term", "incarnation", "index", "founders")),
     }
 
 
 def test_messages_with_impossible_types_are_refused():
-    for wrong in ([9, "1"], [9, True], [9], [12, 1], {"term": 1}, [5, 1, 1, 1, 1, [[1, "x"]]]):
+    for wrong in ([9, "1"], [9, True], [9], [14, 1], {"term": 1}, [5, 1, 1, 1, 1, [[1, "x"]]]):
         with pytest.raises(msgspec.MsgspecError):
             msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=Message)
