@@ -21,7 +21,7 @@ import uvloop
 
 from timeball.cluster.localcluster import LocalCluster, NodeFailed, write_config
 from timeball.cluster.node import EXIT_CONFIG, EXIT_DAMAGED, Node
-from timeball.cluster.raft.errors import Damaged, Misconfigured
+from timeball.cluster.raft.errors import Damaged, DiskFull, Misconfigured
 from timeball.cluster.settings import ConfigError, Settings, load_settings
 
 _log = logging.getLogger("timeball")
@@ -85,7 +85,7 @@ async def _serve(settings: Settings, name: str) -> int:
         loop.add_signal_handler(number, node.request_stop)
     try:
         await node.start()
-    except (Damaged, Misconfigured) as error:
+    except (Damaged, DiskFull, Misconfigured) as error:
         raise UnusableFiles(str(error)) from error
     except ConfigError as error:
         raise WrongConfiguration(str(error)) from error

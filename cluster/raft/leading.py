@@ -8,6 +8,7 @@ is durable; and it counts only entries of its own term (Raft, §5.4.2).
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from timeball.cluster.raft.elections import quorum
@@ -25,6 +26,8 @@ from timeball.cluster.raft.progress import INSTALLING, REPLICATING, Progress
 
 if TYPE_CHECKING:
     from timeball.cluster.raft.engine import Engine
+
+_logger = logging.getLogger(__name__)
 
 
 class Leadership:
@@ -218,7 +221,7 @@ class Leadership:
         """Commit what a majority holds durably, if the last of it is of this very term."""
         engine = self._engine
         held = [progress.match for progress in self._progress.values()]
-        held.append(engine.storage.journal.durable_index)
+        held.append(engine.storage.durable_index)
         held.sort()
         index = held[-self._quorum]
         if index > engine.commit_index and engine.log.term_at(index) == engine.term:
@@ -253,6 +256,7 @@ class Leadership:
         try:
             snapshot = engine.storage.snapshots.newest()
         except Damaged as damage:
+            _logger.error("%s: %s", engine.name, damage)
             engine.storage.snapshots.set_aside(damage.path)
             snapshot = None
         if snapshot is not None and snapshot.position.index < engine.log.base_index:
@@ -271,7 +275,13 @@ class Leadership:
         end = min(snapshot.size, progress.snapshot_acked + window * piece)
         while progress.snapshot_sent < end:
             offset = progress.snapshot_sent
-            data = snapshot.read(offset, piece)
+            try:
+                data = snapshot.read(offset, piece)
+            except Damaged as damage:
+                _logger.error("%s: %s", engine.name, damage)
+                engine.snapshotting.replace_newest(damage)
+                progress.become_probing(engine.last_index + 1)
+                return
             at = snapshot.position
             message = SnapshotChunk(engine.term, at.index, at.term, snapshot.size, offset, data)
             engine.send(peer, message)

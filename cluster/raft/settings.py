@@ -63,6 +63,19 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Entries applied before the event loop gets its turn: so many, and no more after this."""
 
     segment_bytes: int = 64 * 1024 * 1024
+    journal_step_bytes: int = 256 * 1024
+    """Zeros are added to the journal's last segment in such steps, ahead of what is written."""
+
+    min_free_bytes: int = 256 * 1024 * 1024
+    """With less room than this on its disk a node neither leads nor stands for election. As a
+    follower it goes on, into this reserve, down to a quarter of it."""
+
+    disk_check_s: float = 1.0
+    """How often the room on the disk is looked at, and a full disk is tried again."""
+
+    mark_after_s: float = 1.0
+    """When nothing was written for this long, the node remembers how far its log goes."""
+
     snapshot_entries: int = 30_000
     """Each member takes a snapshot when the log passes its mark, once in so many entries.
 
