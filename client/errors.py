@@ -12,6 +12,7 @@
     │   └── LeaseLost           409      the fencing token is not the latest
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
+    ├── StorageFull             507      the disks have no room left; certainly not applied
     ├── OutcomeUnknown          503      may or may not have been applied; safe to repeat
     └── InternalError           500
 
@@ -172,6 +173,15 @@ class Unavailable(TimeballError):
     outcome = "not_applied"
 
 
+class StorageFull(TimeballError):
+    """The node has no room on its disk, and none that has leads; certainly not applied."""
+
+    status = 507
+    code = "storage-full"
+    title = "The disk has no room left"
+    outcome = "not_applied"
+
+
 class OutcomeUnknown(TimeballError):
     """The write may or may not have been applied; repeat it with the same request id."""
 
@@ -201,6 +211,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         LeaseLost,
         Overloaded,
         Unavailable,
+        StorageFull,
         OutcomeUnknown,
         InternalError,
     )

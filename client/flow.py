@@ -147,6 +147,7 @@ def _judge(reply: Reply | NoReply, url: str) -> tuple[Trouble | None, errors.Tim
 _TROUBLES: dict[type[errors.TimeballError], Trouble] = {
     errors.Unavailable: Trouble.NO_LEADER,
     errors.Overloaded: Trouble.OVERLOADED,
+    errors.StorageFull: Trouble.STORAGE_FULL,
     errors.OutcomeUnknown: Trouble.OUTCOME_UNKNOWN,
     errors.InternalError: Trouble.INTERNAL,
 }

@@ -10,6 +10,7 @@ from timeball.client.errors import (
     MethodNotAllowed,
     OutcomeUnknown,
     Overloaded,
+    StorageFull,
     TimeballError,
     TooLarge,
     Unavailable,
@@ -24,6 +25,10 @@ RETRY_MS = 500
 """What Retry-After suggests while leadership moves or a queue drains."""
 
 
+STORAGE_RETRY_MS = 5_000
+"""The same while a disk is full: somebody has to make room."""
+
+
 def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballError:
     """The public error that stands for `error`; an unexpected one is logged as a defect."""
     match error:
@@ -33,6 +38,8 @@ def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballErro
             return Unavailable("no leader serves", retry_after_ms=RETRY_MS, leader=leader_url)
         case consensus.Overloaded() | consensus.Expired():
             return Overloaded(str(error), retry_after_ms=RETRY_MS)
+        case consensus.DiskFull():
+            return StorageFull(str(error), retry_after_ms=STORAGE_RETRY_MS)
         case consensus.EntryTooLarge():
             return TooLarge(str(error))
         case consensus.SnapshotUnderWay():
