@@ -24,7 +24,7 @@ class DiskWatch:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lead_until: float | None = None
-        self._written_at = float("-inf")
+        self._written_at = self._marked_at = float("-inf")
         self.space = Space(engine.settings)
 
     def wrote(self, now: float) -> None:
@@ -43,8 +43,16 @@ class DiskWatch:
             self._tell(before)
         if space.low and engine.leadership is not None:
             self._give_leadership_away(now)
-        if not space.full and now - self._written_at >= engine.settings.mark_after_s:
-            engine.storage.mark()  # the log rests: remember how far it goes
+        if not space.full:
+            self._mark(now)
+
+    def _mark(self, now: float) -> None:
+        """Remember how far the log goes, once it rests, or now and then when it does not."""
+        settings = self._engine.settings
+        rests = now - self._written_at >= settings.mark_after_s
+        if rests or now - self._marked_at >= settings.mark_every_s:
+            self._engine.storage.mark()
+            self._marked_at = now
 
     def found_no_room(self, error: DiskFull) -> None:
         """A write has met a full disk; nothing has changed by it."""

@@ -74,7 +74,9 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often the room on the disk is looked at, and a full disk is tried again."""
 
     mark_after_s: float = 1.0
-    """When nothing was written for this long, the node remembers how far its log goes."""
+    mark_every_s: float = 10.0
+    """When nothing was written for the one, or no mark was made for the other, the node remembers
+    durably how far its log goes."""
 
     snapshot_entries: int = 30_000
     """Each member takes a snapshot when the log passes its mark, once in so many entries.
@@ -140,6 +142,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
             self.max_send_buffer_bytes >= 2 * self.max_frame_bytes,
             "max_send_buffer_bytes must hold two frames",
         )
+        _require(self.mark_after_s <= self.mark_every_s, "mark_every_s must be >= mark_after_s")
         _require(self.snapshot_share < 1, "snapshot_share must be less than 1")
         _require(self.redial_min_s <= self.redial_max_s, "redial_max_s must be >= redial_min_s")
 

@@ -436,6 +436,18 @@ async def test_raft06_a_node_that_rests_remembers_how_far_its_log_goes():
 
 
 @virtual
+async def test_raft06_a_node_that_never_rests_remembers_how_far_its_log_goes_now_and_then():
+    puppet = await puppet_of(mark_after_s=1.0, mark_every_s=3.0)
+    marks = set()
+    for index in range(1, 80):
+        puppet.follow((1, b"x"), prev=(index - 1, min(index - 1, 1)), commit=1)
+        await asyncio.sleep(0.1)
+        marks.add(puppet.node.engine.storage.metadata.vouched)
+    assert 3 <= len(marks) <= 5
+    assert max(marks) > 40
+
+
+@virtual
 async def test_raft06_a_node_that_stops_remembers_how_far_its_log_goes():
     puppet = await puppet_of()
     puppet.follow((1, b"one"), commit=1)
