@@ -184,12 +184,7 @@ class Following:
             try:
                 with finding_room():
                     await storage.aside(storage.snapshots.incoming_sync)
-            except DiskFull:
                 self._must_live()
-                self._end_installation()
-                raise
-            self._must_live()
-            try:
                 snapshot = storage.snapshots.incoming_snapshot()
                 if snapshot.position != Position(message.index, message.last_term):
                     raise Damaged(snapshot.path, f"it is for {snapshot.position}")
@@ -200,8 +195,12 @@ class Following:
                 if self._holds(message) or engine.leadership is not None:
                     self._end_installation()  # it has come about otherwise
                     return
-                storage.lower_mark(snapshot.position.index)
+                storage.lower_mark(snapshot.position.index)  # the last that may find no room
                 remains = loading.finish()
+            except DiskFull:
+                self._must_live()
+                self._end_installation()
+                raise
             except (Damaged, ValueError) as error:
                 _logger.error("%s: a received snapshot is refused: %s", engine.name, error)
                 self._end_installation()

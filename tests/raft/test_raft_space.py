@@ -351,8 +351,13 @@ async def test_raft07_a_snapshot_without_room_is_made_up_for_when_there_is_some(
 
 
 async def snapshot_file() -> bytes:
+    """A snapshot of nine entries of term 2."""
     cluster = await Cluster("d").start()
+    await cluster.elected()
+    cluster.kill("d")
+    await cluster.start("d")
     await cluster.propose(*(b"%d" % n for n in range(9)))
+    assert cluster["d"].consensus.term == 2
     await cluster.snapshot("d")
     found = [p for p in cluster["d"].disk.files if p.name.startswith("snapshot-")]
     return bytes(cluster["d"].disk.files[found[0]].written)
@@ -363,7 +368,7 @@ async def test_raft07_pieces_of_a_snapshot_without_room_are_dropped_and_sent_aga
     raw = await snapshot_file()
     index = int.from_bytes(raw[8:16], "big")
     puppet = await puppet_of()
-    whole = SnapshotChunk(2, index, 1, len(raw), 0, raw)
+    whole = SnapshotChunk(2, index, 2, len(raw), 0, raw)
     puppet.follow(term=2)
     await puppet.settle()
     puppet.node.disk.capacity = puppet.node.disk.used + 20
@@ -393,10 +398,25 @@ async def test_raft07_an_installation_that_finds_no_room_leaves_the_state_as_it_
     await asyncio.sleep(2)  # it rests, and remembers how far its log goes
     before = puppet.node.machine.entries()
     puppet.node.disk.fail["create metadata"] = OSError(errno.ENOSPC, "No space left on device")
-    puppet.say("b", SnapshotChunk(1, index, 0, len(raw), 0, raw))
+    puppet.follow(term=2)
+    assert puppet.consensus.room == "full", "not even the term can be taken"
+    puppet.node.disk.fail.clear()
+    await seen(puppet.cluster)
+    puppet.follow(term=2)
+    assert puppet.consensus.term == 2
+    puppet.node.disk.fail["create metadata"] = OSError(errno.ENOSPC, "No space left on device")
+    whole = SnapshotChunk(2, index, 2, len(raw), 0, raw)
+    puppet.say("b", whole)
     await puppet.installed()
+    assert puppet.node.machine.loads == 1, "it came as far as that"
     assert puppet.node.machine.entries() == before
+    assert puppet.consensus.room == "full"
     assert not puppet.node.recorder.halts
+    puppet.node.disk.fail.clear()
+    await seen(puppet.cluster)
+    puppet.say("b", whole)
+    await puppet.installed()
+    assert len(puppet.node.machine.entries()) == 9
 
 
 @virtual
