@@ -50,6 +50,8 @@ else:
 
 _logger = logging.getLogger(__name__)
 _ROLES: tuple[Role, Role, Role] = ("follower", "candidate", "leader")
+_ZEROS_DELAY_S = 0.001
+"""After a sync: by then what it made true has been told, and the next entry is not there yet."""
 _FOLLOWER, _CANDIDATE, _LEADER = range(3)
 
 
@@ -171,6 +173,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self._applying = False
         self._apply_scheduled = False
         self._flush_scheduled = False
+        self._zeros_scheduled = False
         self.timer = ElectionTimer(settings, rng)
         self._candidacy = Candidacy(self)
         self._following = Following(self)
@@ -386,6 +389,16 @@ class Engine(LibraryObject):  # type: ignore[misc]
             with self.turn():
                 self.flush()
                 self._apply_soon()
+                if self.storage.journal.wants_zeros and not self._zeros_scheduled:
+                    self._zeros_scheduled = True
+                    self._loop.call_later(_ZEROS_DELAY_S, self._zeros_turn)
+
+    def _zeros_turn(self) -> None:
+        """Prepare the journal for what comes, while nobody waits for it."""
+        self._zeros_scheduled = False
+        if self.halted is None and not self.space.full:
+            with self.turn():
+                self.storage.journal.prepare()
 
     def flush(self) -> None:
         """Make durable what was written, then vouch for it."""

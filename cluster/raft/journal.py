@@ -316,6 +316,19 @@ class Journal:
         self._segments.append(segment)
         return segment
 
+    @property
+    def wants_zeros(self) -> bool:
+        """Whether `prepare` has something to do."""
+        if not self._segments:
+            return False  # the journal is closed
+        file = self._segments[-1].file
+        return file.end < self._segment_bytes and file.lacks(self._step_bytes // 2)
+
+    def prepare(self) -> None:
+        """Add the zeros that the next batches will need, before they come."""
+        if self.wants_zeros:
+            self._segments[-1].file.reserve(self._step_bytes // 2)
+
     def reserve(self) -> None:
         """Try whether there is room for more; DiskFull when there is none."""
         self._segments[-1].file.reserve(self._step_bytes)

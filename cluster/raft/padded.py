@@ -38,11 +38,10 @@ class PaddedFile:
         A sync that fails for lack of space is like a write that does: the zeros are taken away
         again, nobody relied on them. Any other failure of a sync stops the node, as ever.
         """
-        size = self._file.size()
-        needed = self.end + length + MARGIN
-        if needed <= size:
+        if not self.lacks(length):
             return
-        target = -(-needed // self._step) * self._step
+        size = self._file.size()
+        target = -(-(self.end + length + MARGIN) // self._step) * self._step
         try:
             with finding_room():
                 self._file.append(bytes(target - size))
@@ -50,6 +49,10 @@ class PaddedFile:
         except DiskFull:
             self._file.truncate(size)
             raise
+
+    def lacks(self, length: int) -> bool:
+        """Whether `length` bytes more have no place yet."""
+        return self._file.size() < self.end + length + MARGIN
 
     def append(self, data: bytes) -> None:
         """Write behind the data; durable after `sync`.

@@ -195,10 +195,10 @@ def test_raft06_what_is_not_durable_yet_is_not_marked():
     assert storage.metadata.vouched == 3
 
 
-def cut_and_go_on(storage: Storage) -> Callable[[], object]:
+def cut_and_go_on(storage: Storage, first: int) -> Callable[[], object]:
     def run() -> None:
-        storage.truncate_from(8)
-        for index in (8, 9):
+        storage.truncate_from(first)
+        for index in (first, first + 1):
             storage.append(Entry(b"new", index, 2))
         storage.sync()
 
@@ -206,21 +206,23 @@ def cut_and_go_on(storage: Storage) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("last", [9, 30])
-def test_f7_no_crash_while_a_conflict_is_cut_looks_like_damage(last: int):
+@pytest.mark.parametrize("first", [5, 8])  # in the middle of a segment, and where one begins
+def test_f7_no_crash_while_a_conflict_is_cut_looks_like_damage(first: int, last: int):
     old = [b"%d" % n for n in range(1, last + 1)]
-    new = [*old[:7], b"new", b"new"]
+    kept = first - 1
+    new = [*old[:kept], b"new", b"new"]
 
     def prepare(disk: SimDisk) -> Callable[[], object]:
         storage, _ = filled(disk, last=last)
         storage.mark()
         storage.save_vote(2, None)
-        return cut_and_go_on(storage)
+        return cut_and_go_on(storage, first)
 
     def check(disk: SimDisk, done: bool) -> None:
         storage, machine = opened(disk)
         found = everything(storage, machine)
-        assert found[:7] == old[:7]
-        assert found == new if done else found in (old, new, *(new[:n] for n in (7, 8)))
+        assert found[:kept] == old[:kept]
+        assert found == new if done else found in (old, new, new[:kept], new[: kept + 1])
         # And what is vouched for after that is there after the next start.
         index = storage.log.last_index + 1
         storage.append(Entry(b"more", index, 2))

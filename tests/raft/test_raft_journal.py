@@ -216,6 +216,36 @@ def test_raft03_an_emptied_last_segment_is_refused_when_it_held_what_was_vouched
     assert Journal(disk, DIR, 60, STEP).open(vouched=first - 1).last_index == first - 1
 
 
+def test_raft07_zeros_are_added_before_they_are_needed():
+    """So the batches themselves never wait for them."""
+    disk = SimDisk()
+    journal = Journal(disk, DIR, 10**6, 4096)
+    journal.open()
+    journal.reset(0, 0)
+    prepared = 0
+    for index in range(1, 200):
+        syncs = disk.syncs
+        journal.append(Entry(b"x" * 300, index, 1))
+        journal.sync()
+        assert disk.syncs == syncs + 1, "one sync for a batch"
+        prepared += journal.wants_zeros
+        journal.prepare()
+        assert not journal.wants_zeros
+    assert 10 < prepared < 20
+    journal.close()
+    assert not journal.wants_zeros
+
+
+def test_raft07_a_segment_that_is_over_gets_no_more_zeros():
+    disk = SimDisk()
+    journal = Journal(disk, DIR, 1000, 4096)
+    journal.open()
+    journal.reset(0, 0)
+    journal.append(Entry(b"x" * 3900, 1, 1))
+    journal.sync()
+    assert not journal.wants_zeros
+
+
 def test_raft03_a_batch_torn_in_any_order_of_its_sectors_is_cut():
     """A disk may write the sectors of one batch in any order: zeros may come before data."""
     cut = 0

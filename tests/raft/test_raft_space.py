@@ -264,7 +264,7 @@ async def test_raft07_disks_that_fill_up_under_load_lose_nothing_acknowledged(se
     for phase in range(6):
         for member in cluster.members.values():
             if cluster.rng.random() < 0.6:
-                leave(member, cluster.rng.choice([0, 200, 1500, 5000, MARK // 2]))
+                leave(member, cluster.rng.choice([0, 300, 11_000, MARK // 2, MARK + 3000]))
         until = cluster.loop.time() + 2
         while cluster.loop.time() < until:
             leader = cluster.leader
@@ -289,7 +289,7 @@ async def test_raft07_disks_that_fill_up_under_load_lose_nothing_acknowledged(se
     for member in cluster.members.values():
         assert member.machine.entries()[: len(applied)] == applied
         assert not member.recorder.halts
-    assert len(applied) > 100
+    assert len(applied) > 50
 
 
 @virtual
@@ -326,6 +326,24 @@ async def test_raft07_a_leader_keeps_its_quorum_though_no_follower_can_write():
     for member in cluster.followers():
         member.disk.capacity = None
     await cluster.settled(index)
+
+
+@virtual
+async def test_raft07_a_full_disk_is_met_while_zeros_are_added_before_any_batch_needs_them():
+    puppet = await puppet_of(journal_step_bytes=8192)
+    puppet.follow((1, b"one"), commit=1)
+    await puppet.settle()
+    puppet.node.disk.capacity = puppet.node.disk.used
+    puppet.heard()
+    puppet.follow((1, b"x" * 4000), prev=(1, 1))
+    await puppet.settle()
+    assert puppet.heard(AppendReply) == [AppendReply(1, True, 2)], "it had its place"
+    assert puppet.consensus.room == "plenty"
+    await asyncio.sleep(0.002)
+    assert puppet.consensus.room == "full"
+    puppet.node.disk.capacity = None
+    await seen(puppet.cluster)
+    assert puppet.consensus.room == "plenty"
 
 
 # Snapshots.
