@@ -127,6 +127,7 @@ class Consensus:
         if engine.halted is None:
             with engine.turn():
                 engine.flush()
+            with engine.turn():  # also when the flush found no room
                 engine.step_down(engine.term)
                 self._storage.mark()
         await engine.end_tasks()

@@ -20,6 +20,11 @@ same when a file does not end in zeros, or the journal ends before the mark: it 
 
 Not to be told from a torn tail is damage to the very last batch, since the last mark was made, if
 it left the zeros behind. See decision 0013.
+
+Where each record lies is kept in memory, 8 bytes an entry, so that entries which memory holds no
+more are read again: `read` verifies them once more and gives back nothing that is not sound. A
+segment that has shown damage gets no further records: it goes as a whole, as soon as a snapshot
+covers it.
 """
 
 from __future__ import annotations
@@ -27,11 +32,11 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
-
-import msgspec
 
 from timeball.cluster.raft.disk import Disk, finding_room
 from timeball.cluster.raft.entry import Entry, MemoryLog
@@ -43,6 +48,8 @@ BATCH_START = 1
 _SEGMENT = struct.Struct(">8sQQI")
 _RECORD = struct.Struct(">IIQQB")
 _PREFIX = "journal-"
+_WINDOW = 1024 * 1024
+"""Read at once when a journal is opened."""
 _logger = logging.getLogger(__name__)
 
 
@@ -63,14 +70,6 @@ def segment_name(first_index: int) -> str:
     return f"{_PREFIX}{first_index:020d}"
 
 
-class _Head(msgspec.Struct, frozen=True):
-    """Where a record is and what it is, without its data."""
-
-    index: int
-    offset: int
-    length: int
-
-
 class _Segment:
     """One segment file and what is known of it."""
 
@@ -79,6 +78,53 @@ class _Segment:
         self.file = file
         self.first_index = first_index
         self.previous_term = previous_term
+        self.offsets = array("Q")
+        """Where each of its durable records begins."""
+        self.damaged = False
+        """Whether it failed to give back a record."""
+
+    @property
+    def end(self) -> int:
+        """Where its data ends."""
+        return self.file.end
+
+    def cut(self, index: int) -> None:
+        """Remove the records from `index` on, durably."""
+        position = index - self.first_index
+        if position < len(self.offsets):
+            self.file.cut(self.offsets[position])
+            del self.offsets[position:]
+
+    def _count_within(self, first: int, limit: int) -> int:
+        """How many of its records end at `limit` or before, if the one at `first` begins there."""
+        if self.end <= limit:
+            return len(self.offsets)
+        return bisect_right(self.offsets, limit, first) - 1
+
+    def read(self, index: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        """See `Journal.read`."""
+        first = index - self.first_index
+        start = self.offsets[first]
+        last = self._count_within(first, start + max_bytes)
+        last = min(max(last, first + 1), first + max_entries)
+        end = self.offsets[last] if last < len(self.offsets) else self.end
+        entries: list[Entry] = []
+        try:
+            raw = self.file.read(start, end - start)
+        except OSError as error:
+            self.damaged = True
+            raise Damaged(
+                self.path, f"the record at byte {start} cannot be read: {error}"
+            ) from error
+        for offset in self.offsets[first:last]:
+            record = _read_record(raw, offset - start, index + len(entries), 0)
+            if record is None:
+                break
+            entries.append(record[0])
+        if not entries:
+            self.damaged = True
+            raise Damaged(self.path, f"the record at byte {start}, of entry {index}, is bad")
+        return entries
 
 
 def _read_record(raw: bytes, offset: int, index: int, min_term: int) -> tuple[Entry, int] | None:
@@ -94,20 +140,52 @@ def _read_record(raw: bytes, offset: int, index: int, min_term: int) -> tuple[En
     return Entry(raw[offset + _RECORD.size : end], index, term), flags
 
 
-def _is_cut_short(raw: bytes, end: int) -> bool:
-    """Whether the end of a file is missing, that has no sound record at `end`.
+def _size_told(raw: bytes, offset: int) -> int:
+    """What the record at `offset` says to take; that of its head if that is not whole."""
+    if offset + _RECORD.size > len(raw):
+        return _RECORD.size
+    length: int = _RECORD.unpack_from(raw, offset)[1]
+    return _RECORD.size + length
+
+
+def _sound_records(file: PaddedFile, index: int, min_term: int) -> Iterator[Entry]:
+    """The entries of a segment, the first one `index`, up to its end or the first bad record."""
+    offset, size = _SEGMENT.size, file.size
+    window, at = b"", 0
+    while offset < size:
+        if at + _size_told(window, at) > len(window):
+            window, at = file.read(offset, _WINDOW), 0
+            if _size_told(window, at) > len(window):
+                window = file.read(offset, _size_told(window, at))
+        record = _read_record(window, at, index, min_term)
+        if record is None:
+            return
+        entry = record[0]
+        yield entry
+        taken = _RECORD.size + len(entry.data)
+        index, min_term = index + 1, entry.term
+        offset, at = offset + taken, at + taken
+
+
+def _is_cut_short(rest: bytes) -> bool:
+    """Whether the end of a file is missing, by what follows its last sound record.
 
     The zeros behind the data were durable before the data was written. Of a torn record there are
     parts, and zeros in between: its length is not told too high, so all of its place is there too.
     """
     claimed = 0
-    if end + _RECORD.size <= len(raw) and (length := _RECORD.unpack_from(raw, end)[1]):
+    if _RECORD.size <= len(rest) and (length := _RECORD.unpack_from(rest)[1]):
         claimed = _RECORD.size + length
-    return end + claimed + MARGIN > len(raw) or not ends_in_zeros(raw)
+    return claimed + MARGIN > len(rest) or not ends_in_zeros(rest)
 
 
-def _only_zeros(raw: bytes, offset: int) -> bool:
-    return raw.count(0, offset) == max(0, len(raw) - offset)
+def _only_zeros(file: PaddedFile, offset: int) -> bool:
+    """Whether nothing but zeros follows, read in pieces."""
+    while piece := file.read(offset, _WINDOW):
+        if piece.count(0) < len(piece):
+            return False
+        offset += len(piece)
+    return True
 
 
 def _later_batch(raw: bytes, offset: int, index: int) -> int | None:
@@ -134,7 +212,7 @@ def _is_head(head: bytes) -> bool:
 
 
 class Journal:
-    """The durable log of one data directory; the caller keeps the entries in memory."""
+    """The durable log of one data directory; the caller keeps the newest entries in memory."""
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, step_bytes: int) -> None:
         """Segments end when they pass `segment_bytes`; zeros are added in steps."""
@@ -165,96 +243,92 @@ class Journal:
         """The first index of the last segment."""
         return self._segments[-1].first_index
 
-    def open(self, vouched: int = 0, cutting: int = 0) -> MemoryLog:
-        """Read all segments; Damaged when any of it cannot be trusted.
+    def open(self, log: MemoryLog, vouched: int = 0, cutting: int = 0) -> None:
+        """Read all segments into `log`; Damaged when any of it cannot be trusted.
 
         All entries up to `vouched` must be there. The entries from `cutting` on, unless it is 0,
         were being cut: the last segment may lack the zeros behind the entries before it.
 
-        On a directory without a journal the log is empty, and `reset` must come before `append`.
+        On a directory without a journal the log stays as it is, and `reset` must come before
+        `append`.
         """
         names = [n for n in self._disk.names(self._directory) if n.startswith(_PREFIX)]
-        log: MemoryLog | None = None
         for name in names[:-1]:
-            log = self._read_segment(self._directory / name, log)
+            self._read_segment(self._directory / name, log)
         if names:
-            log = self._read_last(self._directory / names[-1], log, vouched, cutting)
-        log = log or MemoryLog()
+            self._read_last(self._directory / names[-1], log, vouched, cutting)
         self._last_index = self._durable_index = log.last_index
         self._last_term = self._durable_term = log.last_term
-        return log
 
     @property
     def empty(self) -> bool:
         return not self._segments
 
-    def _read_segment(self, path: Path, log: MemoryLog | None) -> MemoryLog:
+    def _read_segment(self, path: Path, log: MemoryLog) -> None:
         """Read a segment that others follow: all of it was vouched for."""
-        raw, segment = self._open_segment(path)
-        log = self._join(segment, raw, log)
-        if not _only_zeros(raw, segment.file.end):
-            raise Damaged(path, f"the record at byte {segment.file.end} is bad")
-        return log
+        segment = self._open_segment(path)
+        self._take_records(segment, log)
+        if not _only_zeros(segment.file, segment.end):
+            raise Damaged(path, f"the record at byte {segment.end} is bad")
 
-    def _read_last(
-        self, path: Path, log: MemoryLog | None, vouched: int, cutting: int
-    ) -> MemoryLog | None:
+    def _read_last(self, path: Path, log: MemoryLog, vouched: int, cutting: int) -> None:
         """Read the last segment, and cut what nobody relies on."""
-        raw, segment = self._open_segment(path)
-        if _only_zeros(raw, _SEGMENT.size) and not _is_head(raw[: _SEGMENT.size]):
-            if path.name <= segment_name(vouched):
-                raise Damaged(path, f"it is empty, though it held entries up to {vouched}")
-            self._drop_unborn(segment, len(raw))
-            return log
-        log = self._join(segment, raw, log)
-        file, end = segment.file, segment.file.end
+        segment = self._open_segment(path)
+        file = segment.file
+        if not _is_head(file.read(0, _SEGMENT.size)) and _only_zeros(file, _SEGMENT.size):
+            self._drop_unborn(segment, vouched)
+            return
+        self._take_records(segment, log)
+        torn = not _only_zeros(file, segment.end)
+        rest = file.read(segment.end, file.size if torn else MARGIN)
         being_cut = cutting > 0 and log.last_index < cutting
-        if _is_cut_short(raw, end) and not being_cut:
-            raise Damaged(path, f"it has been cut short: it ends at byte {len(raw)}")
+        if _is_cut_short(rest) and not being_cut:
+            raise Damaged(path, f"it has been cut short: it ends at byte {file.size}")
         if log.last_index < vouched:
             reason = f"the log ends at entry {log.last_index}, though it held more, up to {vouched}"
-            raise Damaged(path, f"at byte {end} {reason}")
-        if _only_zeros(raw, end):
-            return log
-        if _later_batch(raw, end, log.last_index + 1) is not None:
-            raise Damaged(path, f"the record at byte {end} is bad, and others follow it")
-        _logger.warning("%s: cut a torn tail at byte %d", path, end)
-        self.cut_bytes += len(raw.rstrip(b"\0")) - end
-        file.blank(end)
-        return log
+            raise Damaged(path, f"at byte {segment.end} {reason}")
+        if not torn:
+            return
+        if _later_batch(rest, 0, log.last_index + 1) is not None:
+            raise Damaged(path, f"the record at byte {segment.end} is bad, and others follow it")
+        _logger.warning("%s: cut a torn tail at byte %d", path, segment.end)
+        self.cut_bytes += len(rest.rstrip(b"\0"))
+        file.blank(segment.end)
 
-    def _open_segment(self, path: Path) -> tuple[bytes, _Segment]:
-        """The content of a file, and a segment that knows nothing of it yet."""
-        file = self._disk.open(path)
-        raw = file.read(0, file.size())
-        segment = _Segment(path, PaddedFile(file, self._step_bytes), 0, 0)
+    def _open_segment(self, path: Path) -> _Segment:
+        """A segment that knows nothing of its content yet."""
+        file = PaddedFile(self._disk.open(path), self._step_bytes)
+        segment = _Segment(path, file, 0, 0)
         self._segments.append(segment)
-        return raw, segment
+        return segment
 
-    def _join(self, segment: _Segment, raw: bytes, log: MemoryLog | None) -> MemoryLog:
-        """Take the sound records of a segment into the log, up to the first that is none."""
-        path, head = segment.path, raw[: _SEGMENT.size]
+    def _take_records(self, segment: _Segment, log: MemoryLog) -> None:
+        """Take the sound records of a segment, up to the first that is none."""
+        path, file = segment.path, segment.file
+        head = file.read(0, _SEGMENT.size)
         if not _is_head(head):
             raise Damaged(path, "its head is not that of a journal segment")
         _, first_index, previous_term, _ = _SEGMENT.unpack(head)
         if path.name != segment_name(first_index):
             raise Damaged(path, f"its name does not match its first index, {first_index}")
-        if log is None:
-            log = MemoryLog(first_index - 1, previous_term)
+        if len(self._segments) == 1:
+            log.reset(first_index - 1, previous_term)
         elif (log.last_index, log.last_term) != (first_index - 1, previous_term):
             raise Damaged(path, f"it does not follow entry {log.last_index} of the one before")
         segment.first_index, segment.previous_term = first_index, previous_term
-        offset = _SEGMENT.size
-        while record := _read_record(raw, offset, log.last_index + 1, log.last_term):
-            log.append(record[0])
-            offset += _RECORD.size + len(record[0].data)
-        segment.file.end = offset
-        return log
+        file.end = _SEGMENT.size
+        for entry in _sound_records(file, first_index, previous_term):
+            segment.offsets.append(file.end)
+            file.end += _RECORD.size + len(entry.data)
+            log.append(entry)
+            log.shed(entry.index)
 
-    def _drop_unborn(self, segment: _Segment, size: int) -> None:
+    def _drop_unborn(self, segment: _Segment, vouched: int) -> None:
         """A last segment without a whole head: its creation was cut short, nothing was in it."""
+        if segment.path.name <= segment_name(vouched):
+            raise Damaged(segment.path, f"it is empty, though it held entries up to {vouched}")
         _logger.warning("%s: removed, it was never completed", segment.path)
-        self.cut_bytes += size
+        self.cut_bytes += segment.file.size
         self._segments.pop()
         self._remove_segment(segment)
 
@@ -280,25 +354,37 @@ class Journal:
         if not self._unwritten:
             return 0
         segment = self._segments[-1]
-        if segment.file.end >= self._segment_bytes:
+        if segment.offsets and (segment.damaged or segment.end >= self._segment_bytes):
             first = self._unwritten[0]
             segment = self._start_segment(first.index, self._durable_term)
-        records = [encode_record(entry, 0) for entry in self._unwritten[1:]]
-        batch = b"".join([encode_record(self._unwritten[0], BATCH_START), *records])
+        records = [encode_record(self._unwritten[0], BATCH_START)]
+        records += [encode_record(entry, 0) for entry in self._unwritten[1:]]
+        batch = b"".join(records)
+        offset = segment.end
         segment.file.append(batch)
         segment.file.sync()
+        for record in records:
+            segment.offsets.append(offset)
+            offset += len(record)
         self._unwritten.clear()
         self._durable_index = self._last_index
         self._durable_term = self._last_term
         return len(batch)
 
-    def _records(self, segment: _Segment) -> Iterator[_Head]:
-        """The heads of a segment's records, read from the file."""
-        offset = _SEGMENT.size
-        while offset < segment.file.end:
-            _, length, index, _, _ = _RECORD.unpack(segment.file.read(offset, _RECORD.size))
-            yield _Head(index, offset, length)
-            offset += _RECORD.size + length
+    @property
+    def damaged(self) -> bool:
+        """Whether a segment failed to give back what it holds."""
+        return any(segment.damaged for segment in self._segments)
+
+    def read(self, index: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Durable entries from `index` on, up to both limits, but at least one.
+
+        They are verified; those before a bad record are given. Damaged when `index` itself cannot
+        be read, and then nobody must be told what is there.
+        """
+        assert self.first_index <= index <= self._durable_index
+        position = bisect_right(self._segments, index, key=lambda segment: segment.first_index)
+        return self._segments[position - 1].read(index, max_entries, max_bytes)
 
     def _start_segment(self, first_index: int, previous_term: int) -> _Segment:
         path = self._directory / segment_name(first_index)
@@ -345,11 +431,7 @@ class Journal:
         if index <= self._durable_index:
             while len(self._segments) > 1 and self._segments[-1].first_index >= index:
                 self._remove_segment(self._segments.pop())
-            segment = self._segments[-1]
-            for record in self._records(segment):
-                if record.index == index:
-                    segment.file.cut(record.offset)
-                    break
+            self._segments[-1].cut(index)
             self._durable_index = index - 1
             self._durable_term = term_before
         self._last_index = index - 1

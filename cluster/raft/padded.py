@@ -50,6 +50,11 @@ class PaddedFile:
             self._file.truncate(size)
             raise
 
+    @property
+    def size(self) -> int:
+        """Of data and zeros together."""
+        return self._file.size()
+
     def lacks(self, length: int) -> bool:
         """Whether `length` bytes more have no place yet."""
         return self._file.size() < self.end + length + MARGIN

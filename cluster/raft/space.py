@@ -2,7 +2,7 @@
 
     plenty   everything
     low      under the mark: it neither leads nor stands for election; it follows, and votes
-    full     under a quarter of the mark, or a write met a full disk: nothing is written any more
+    full     under a quarter of the mark, or a write met a full disk: it takes no more entries
 
 A disk that grows full is so noticed while a write still finds room. The marks to come back lie
 above those to go, so that a node does not waver. What the file system tells may be wrong for this

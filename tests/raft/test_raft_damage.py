@@ -173,6 +173,14 @@ def test_raft03_a_last_segment_that_goes_missing_is_missed_under_load_too():
         opened(disk)
 
 
+def test_raft03_a_missing_journal_is_missed_though_a_snapshot_is_there():
+    disk = rested(10, 20)
+    for path in segments(disk):
+        del disk.files[path]
+    with pytest.raises(Damaged, match="the journal is missing"):
+        opened(disk)
+
+
 def test_raft06_the_mark_is_made_with_every_vote_and_when_asked_for():
     disk = SimDisk()
     storage, _ = filled(disk, last=3)

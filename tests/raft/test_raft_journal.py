@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from raft_harness import SimDisk
 
 from timeball.cluster.raft.disk import RealDisk
-from timeball.cluster.raft.entry import Entry
+from timeball.cluster.raft.entry import Entry, MemoryLog
 from timeball.cluster.raft.errors import Damaged, Misconfigured
 from timeball.cluster.raft.journal import (
     Journal,
@@ -27,10 +27,17 @@ STEP = 200
 
 def opened(disk: SimDisk, segment_bytes: int = 10**6) -> tuple[Journal, list[Entry]]:
     journal = Journal(disk, DIR, segment_bytes, STEP)
-    log = journal.open()
+    log = MemoryLog()
+    journal.open(log)
     if journal.empty:
         journal.reset(0, 0)
     return journal, [log.get(i) for i in range(log.base_index + 1, log.last_index + 1)]
+
+
+def read_again(disk: SimDisk, segment_bytes: int = 10**6, vouched: int = 0) -> MemoryLog:
+    log = MemoryLog()
+    Journal(disk, DIR, segment_bytes, STEP).open(log, vouched)
+    return log
 
 
 def written(batches: list[list[bytes]], segment_bytes: int = 10**6) -> tuple[SimDisk, list[Entry]]:
@@ -158,10 +165,10 @@ def test_raft03_a_journal_cut_short_is_refused_wherever_it_is_cut(batches: list[
         disk, _ = written(batches)
         del disk.files[DIR / segment_name(1)].written[size:]
         with pytest.raises(Damaged, match="journal-"):
-            Journal(disk, DIR, 10**6, STEP).open(vouched=len(entries))
+            read_again(disk, vouched=len(entries))
         if size >= len(encode_segment_header(1, 0)):  # the zeros tell, without any mark
             with pytest.raises(Damaged, match="cut short"):
-                Journal(disk, DIR, 10**6, STEP).open()
+                read_again(disk)
 
 
 def test_raft03_a_journal_cut_within_zeros_of_its_own_data_is_refused():
@@ -174,7 +181,7 @@ def test_raft03_a_journal_cut_within_zeros_of_its_own_data_is_refused():
             disk, _ = written(batches)
             del disk.files[DIR / segment_name(1)].written[size:]
             with pytest.raises(Damaged, match="cut short"):
-                Journal(disk, DIR, 10**6, STEP).open()
+                read_again(disk)
 
 
 def test_raft03_zeros_that_were_cut_from_the_end_are_no_loss():
@@ -196,12 +203,11 @@ def test_raft03_a_journal_that_ends_before_the_mark_is_refused(vouched: int):
         at = data_end(entries[:2])
         raw[at:] = spoil(raw, at)
         before = bytes(raw)
-        journal = Journal(disk, DIR, 10**6, STEP)
         if vouched <= 2:
-            assert journal.open(vouched).last_index == 2
+            assert read_again(disk, vouched=vouched).last_index == 2
         else:
             with pytest.raises(Damaged, match="the log ends at entry 2, though it held more"):
-                journal.open(vouched)
+                read_again(disk, vouched=vouched)
             assert bytes(raw) == before, "what there is to examine is left alone"
 
 
@@ -211,16 +217,16 @@ def test_raft03_an_emptied_last_segment_is_refused_when_it_held_what_was_vouched
     disk.files[last].written.clear()
     first = int(last.name.removeprefix("journal-"))
     with pytest.raises(Damaged, match="it is empty, though it held entries"):
-        Journal(disk, DIR, 60, STEP).open(vouched=first)
+        read_again(disk, 60, first)
     assert last.name in disk.names(DIR)
-    assert Journal(disk, DIR, 60, STEP).open(vouched=first - 1).last_index == first - 1
+    assert read_again(disk, 60, first - 1).last_index == first - 1
 
 
 def test_raft07_zeros_are_added_before_they_are_needed():
     """So the batches themselves never wait for them."""
     disk = SimDisk()
     journal = Journal(disk, DIR, 10**6, 4096)
-    journal.open()
+    journal.open(MemoryLog())
     journal.reset(0, 0)
     prepared = 0
     for index in range(1, 200):
@@ -239,7 +245,7 @@ def test_raft07_zeros_are_added_before_they_are_needed():
 def test_raft07_a_segment_that_is_over_gets_no_more_zeros():
     disk = SimDisk()
     journal = Journal(disk, DIR, 1000, 4096)
-    journal.open()
+    journal.open(MemoryLog())
     journal.reset(0, 0)
     journal.append(Entry(b"x" * 3900, 1, 1))
     journal.sync()
@@ -252,7 +258,7 @@ def test_raft03_a_batch_torn_in_any_order_of_its_sectors_is_cut():
     for seed in range(60):
         disk = SimDisk()
         journal = Journal(disk, DIR, 10**6, 8192)
-        journal.open()
+        journal.open(MemoryLog())
         journal.reset(0, 0)
         journal.append(Entry(b"x" * 700, 1, 1))
         journal.sync()
@@ -343,7 +349,7 @@ def test_the_real_disk_does_what_the_simulated_one_does(tmp_path: Path):
     disk = RealDisk()
     lock = disk.lock(tmp_path / "data")
     journal = Journal(disk, tmp_path / "data", 300, STEP)
-    journal.open()
+    journal.open(MemoryLog())
     journal.reset(0, 0)
     entries = [Entry(b"x" * n, n, 1) for n in range(1, 30)]
     for entry in entries:
@@ -355,7 +361,8 @@ def test_the_real_disk_does_what_the_simulated_one_does(tmp_path: Path):
     first = journal.first_index
     journal.close()
     again = Journal(disk, tmp_path / "data", 300, STEP)
-    log = again.open(cutting=20)
+    log = MemoryLog()
+    again.open(log, cutting=20)
     assert [log.get(i) for i in range(first, 20)] == entries[first - 1 : 19]
     again.close()
     with pytest.raises(Misconfigured, match="in use by another process"):
