@@ -648,6 +648,18 @@ async def test_f11_a_leader_replaces_its_damaged_snapshot_rather_than_send_it(mo
     assert any(p.name.endswith(".damaged") for p in disk.files)
 
 
+@virtual
+async def test_f11e_no_code_version_lives_outside_of_the_state():
+    """None can be enabled, so none is lost when a snapshot takes the place of the log."""
+    cluster = await Cluster("a").start()
+    engine = cluster["a"].engine
+    with pytest.raises(Exception, match="wrong version, current version is 0"):
+        engine.setCodeVersion(1)
+    with pytest.raises(AssertionError, match="proposals come through append"):
+        engine.setCodeVersion(0)
+    assert engine.getCodeVersion() == 0
+
+
 # L1, M1, C1, O1, T1, P1.
 
 
