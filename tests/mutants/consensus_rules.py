@@ -120,7 +120,7 @@ VOTES = (
         "return False",
         [
             "test_f8_who_hears_a_leader_refuses_even_a_higher_term_unless_the_leader_asked",
-            "test_f8_raft14_a_node_that_can_speak_but_not_hear_unseats_nobody",
+            "test_f8_raft14_a_node_that_hears_all_but_the_leader_unseats_nobody",
         ],
     ),
     Mutant(
@@ -199,7 +199,7 @@ LOG = (
         f"{FOLLOWING}::Following._refusal",
         "if held is None or held == message.prev_term:",
         "if True:",
-        ["test_l1_a_divergent_tail_and_much_newer_data_are_reconciled_at_once"],
+        ["test_l1_a_long_divergent_tail_takes_one_step_for_each_term_not_each_entry"],
     ),
     Mutant(
         "success-moves-next-back",

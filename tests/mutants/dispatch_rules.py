@@ -119,7 +119,7 @@ RULES = (
         f"{LEASES}::Leases.give_back",
         "if lease.answers <= 0 and not lease.ending:",
         "if not lease.ending:",
-        ["test_when_one_of_two_repeats_goes_away_the_other_gets_the_grant"],
+        ["test_repeats_at_the_same_time_share_one_grant"],
     ),
     Mutant(
         "refused-claims-lose-their-work",
@@ -139,10 +139,10 @@ RULES = (
     ),
     Mutant(
         "old-leader-ends-leases",
-        "A leader that leads no more ends nothing.",
+        "What a leadership had still to end is not ended after it, without the grace of the next.",
         f"{DUTY}::Duty.close",
         "self.leases.close()",
         "pass",
-        ["test_a_leader_that_stopped_ends_nothing"],
+        ["test_what_an_earlier_leadership_had_still_to_end_gets_the_grace_of_the_next"],
     ),
 )

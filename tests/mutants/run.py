@@ -71,10 +71,9 @@ class Copy:
             **os.environ,
             "PYTHONPATH": str(packages.parent),
             "PYTHONSAFEPATH": "1",
-            # A cached module is told from its source by size and second: too coarse for us.
-            "PYTHONDONTWRITEBYTECODE": "1",
             "COLUMNS": "1000",  # names of tests are told whole
         }
+        self._second = int(time.time())
         self._check_imports()
 
     def _check_imports(self) -> None:
@@ -109,13 +108,20 @@ class Copy:
         path = self.root / mutant.file
         source = path.read_text("utf-8")
         began = time.monotonic()
-        path.write_text(mutant.applied_to(source), "utf-8")
+        self._write(path, mutant.applied_to(source))
         try:
             run = self.test(mutant.node_ids(ROOT), limit_s)
         finally:
-            path.write_text(source, "utf-8")
+            self._write(path, source)
         caught, why = verdict(mutant, run)
         return Outcome(mutant, caught, why, time.monotonic() - began)
+
+    def _write(self, path: Path, source: str) -> None:
+        """Change a module. Python tells a source from the cached one by its size and its second:
+        each gets a second of its own."""
+        path.write_text(source, "utf-8")
+        self._second += 1
+        os.utime(path, (self._second, self._second))
 
 
 def verdict(mutant: Mutant, run: Run) -> tuple[bool, str]:
@@ -150,8 +156,11 @@ def judge_all(
     run = copies[0].test(node_ids, limit_s * 10)
     if run.code != 0:
         raise RuntimeError(f"the tests must pass before a rule is removed:\n{run.said}")
-    with ThreadPoolExecutor(len(copies)) as pool:
+    pool = ThreadPoolExecutor(len(copies))
+    try:
         yield from pool.map(judge, mutants)
+    finally:
+        pool.shutdown(cancel_futures=True)  # who interrupts waits for the runs under way only
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="mutants whose name or place holds this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once")
-    parser.add_argument("--limit-s", type=float, default=60.0, help="of one run, in seconds")
+    parser.add_argument("--limit-s", type=float, default=120.0, help="of one run, in seconds")
     chosen = parser.parse_args(arguments)
     mutants = [one for one in MUTANTS if chosen.only in f"{one.name} {one.place}"]
     if not mutants:

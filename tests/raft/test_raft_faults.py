@@ -302,6 +302,17 @@ async def test_f8_raft14_a_node_that_can_speak_but_not_hear_unseats_nobody():
 
 
 @virtual
+async def test_f8_raft14_a_node_that_hears_all_but_the_leader_unseats_nobody():
+    cluster = await Cluster().start()
+    await cluster.propose(b"one")
+    leader, term = cluster.leader, cluster.leader.consensus.term
+    cluster.wire.cut.add((leader.name, cluster.followers()[0].name))
+    await asyncio.sleep(10)
+    assert cluster.leader is leader
+    assert leader.consensus.term == term
+
+
+@virtual
 async def test_f8_who_hears_a_leader_refuses_even_a_higher_term_unless_the_leader_asked():
     puppet = await Puppet.start()
     puppet.follow((1, b"1"))
