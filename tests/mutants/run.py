@@ -1,6 +1,6 @@
 """Remove each safety rule in turn, in a copy of the source, and see that its tests fail.
 
-    python tests/mutants/run.py [--only WORD] [--jobs N] [--limit-s SECONDS]
+    PYTHONPATH=tests/mutants python tests/mutants/run.py [--only WORD] [--jobs N] [--limit-s S]
 
 First the tests must pass as the source is. A mutant is caught when each of its tests fails: one
 that passes, a run that breaks before its tests (a module that cannot be imported), or one that

@@ -29,10 +29,7 @@ RULES = (
         f"{JOURNAL}::Journal.sync",
         "segment.file.sync()",
         "pass",
-        [
-            "test_f1_an_acknowledgement_waits_for_the_sync_of_the_journal",
-            "test_a_loss_of_power_takes_only_what_was_not_synced",
-        ],
+        ["test_f1_an_acknowledgement_waits_for_the_sync_of_the_journal"],
     ),
     Mutant(
         "new-segment-has-no-durable-name",
