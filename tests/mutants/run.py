@@ -1,6 +1,6 @@
 """Remove each safety rule in turn, in a copy of the source, and see that its tests fail.
 
-    PYTHONPATH=tests/mutants python tests/mutants/run.py [--only WORD] [--jobs N] [--limit-s S]
+    PYTHONPATH=tests/mutants python tests/mutants/run.py [--only WORD ...] [--jobs N] [--limit-s S]
 
 First the tests must pass as the source is. A mutant is caught when each of its tests fails: one
 that passes, a run that breaks before its tests (a module that cannot be imported), or one that
@@ -166,13 +166,17 @@ def judge_all(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", help="mutants whose name or place holds this")
+    parser.add_argument(
+        "--only", nargs="*", default=[""], help="mutants whose name or place holds one of these"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once")
     parser.add_argument("--limit-s", type=float, default=120.0, help="of one run, in seconds")
     chosen = parser.parse_args(arguments)
-    mutants = [one for one in MUTANTS if chosen.only in f"{one.name} {one.place}"]
+    mutants = [
+        one for one in MUTANTS if any(word in f"{one.name} {one.place}" for word in chosen.only)
+    ]
     if not mutants:
-        parser.error(f"no mutant holds {chosen.only!r}")
+        parser.error(f"no mutant holds any of {chosen.only}")
     survived = 0
     with tempfile.TemporaryDirectory(prefix="timeball-mutants-") as folder:
         try:

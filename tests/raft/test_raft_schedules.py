@@ -203,12 +203,14 @@ async def test_f2_f3_raft01_a_node_that_dies_at_any_moment_of_its_snapshot_loses
     await cluster.start()
     proposed = [b"%d" % n for n in range(60)]
     for until in (20, 40, 60):
-        await cluster.propose(*proposed[until - 20 : until])
+        for entry in proposed[until - 20 : until]:
+            await cluster.propose(entry)  # each a batch, so that segments end at any place
         disk.watching = until == 60  # by then an old snapshot and old segments are to be removed
         await cluster.snapshot("a")
     disk.watching = False
     disk._note()
     assert len(disk.moments) > 10
+    assert sum(path.name.startswith("journal-") for path in disk.moments[0][0]) > 3
     for moment in disk.moments:
         for seed in range(3):
             again = Cluster("a", seed=seed, **settings)
