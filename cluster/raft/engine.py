@@ -80,8 +80,11 @@ class _Log(LibraryJournal):  # type: ignore[misc]
         self._storage = storage
 
     def __getitem__(self, position: int) -> tuple[bytes, int, int]:
-        entry = self._storage.log[position]
-        return entry.data, entry.index, entry.term
+        log = self._storage.log
+        index = range(log.base_index, log.last_index + 1)[position]
+        term = log.term_at(index)
+        assert term is not None
+        return b"", index, term  # the library asks for the last index and term alone
 
     def __len__(self) -> int:
         return len(self._storage.log)
@@ -375,7 +378,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         """Make durable what was written, then vouch for it."""
         if self.storage.journal.unwritten:
             started = self.clock()
-            self.stats.journal_bytes += self.storage.journal.sync()
+            self.stats.journal_bytes += self.storage.sync()
             took = self.clock() - started
             for observe in self.fsync_observers:
                 observe(took)
@@ -405,7 +408,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
             limit = self.applied_index + self.settings.max_apply_per_turn
             ends = self.clock() + self.settings.max_apply_s
             while self.applied_index < min(self.commit_index, limit) and self.halted is None:
-                self._apply(self.log.get(self.applied_index + 1))
+                self._apply(self.storage.entry(self.applied_index + 1))
                 if self.clock() >= ends:
                     break
             self._SyncObj__tryLogCompaction()

@@ -79,7 +79,7 @@ class Following:
             return AppendReply(engine.term, False, prev, hint_index=log.last_index + 1)
         held = log.term_at(prev)
         if held is None or held == message.prev_term:
-            return None  # what is no longer in memory is committed, and agrees
+            return None  # what the log knows no more is committed, and agrees
         if prev <= engine.commit_index:
             raise Halted(f"the leader's entry {prev} differs from the committed one")
         first = log.first_index_of_term(prev, floor=engine.commit_index)

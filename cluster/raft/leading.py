@@ -8,11 +8,12 @@ is durable; and it counts only entries of its own term (Raft, §5.4.2).
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from timeball.cluster.raft.elections import quorum
 from timeball.cluster.raft.entry import Entry
-from timeball.cluster.raft.errors import Damaged
+from timeball.cluster.raft.errors import Damaged, Halted
 from timeball.cluster.raft.messages import (
     Append,
     AppendReply,
@@ -25,6 +26,8 @@ from timeball.cluster.raft.progress import INSTALLING, REPLICATING, Progress
 
 if TYPE_CHECKING:
     from timeball.cluster.raft.engine import Engine
+
+_logger = logging.getLogger(__name__)
 
 
 class Leadership:
@@ -91,10 +94,31 @@ class Leadership:
         engine = self._engine
         limit = engine.settings.max_inflight_bytes
         while progress.next <= engine.last_index and progress.may_replicate(limit):
-            message, size = self._entries_from(progress.next)
+            in_memory = progress.next > engine.log.held_index
+            try:
+                message, size = self._entries_from(progress.next)
+            except Damaged as damage:
+                self._do_without(progress.next, damage)
+                self._advance(peer)
+                return
             engine.send(peer, message)
             last = progress.next - 1 + len(message.entries)
             progress.sent(last, size, message.commit_index, engine.clock())
+            if not in_memory:
+                return  # one read of the disk in a turn: the answer, or new entries, bring the next
+
+    def _do_without(self, index: int, damage: Damaged) -> None:
+        """The journal cannot give back an entry: who needs it gets a snapshot in its place.
+
+        The state in memory holds what the entry did, and is sound. A snapshot of it also rids the
+        disk of the damaged segment, with which the node could not start again.
+        """
+        engine = self._engine
+        if index > engine.applied_index:
+            raise Halted(str(damage)) from damage
+        _logger.error("%s: %s; a snapshot is to take its place", engine.name, damage)
+        engine.log.forget_to(index)
+        engine.snapshotting.begin(again=True)
 
     def _entries_from(self, start: int) -> tuple[Append, int]:
         """The message with the entries from `start` on, and their bytes.
@@ -106,7 +130,7 @@ class Leadership:
         place = (start, engine.last_index, engine.commit_index)
         if place != self._place:
             settings = engine.settings
-            entries = engine.log.slice(
+            entries = engine.storage.entries_from(
                 start, settings.max_append_entries, settings.max_append_bytes
             )
             size = sum(len(entry.data) for entry in entries)
@@ -114,7 +138,7 @@ class Leadership:
         return self._message
 
     def _lacks_entries_for(self, progress: Progress) -> bool:
-        """Whether memory no longer holds what the follower needs, and no snapshot is on its way."""
+        """Whether the log no longer has what the follower needs, and no snapshot is on its way."""
         if progress.state is INSTALLING:
             return False
         return progress.next - 1 < self._engine.log.base_index
@@ -256,7 +280,7 @@ class Leadership:
             engine.storage.snapshots.set_aside(damage.path)
             snapshot = None
         if snapshot is not None and snapshot.position.index < engine.log.base_index:
-            snapshot.close()  # the log in memory does not go on from there
+            snapshot.close()  # the log does not go on from there
             snapshot = None
         if snapshot is None:
             # The state in memory is sound: a later turn finds what is made of it.

@@ -35,6 +35,7 @@ def test_the_default_settings_are_valid():
         ({"tick_s": 0.0}, "tick_s"),
         ({"snapshot_entries": 0}, "snapshot_entries"),
         ({"segment_bytes": -1}, "segment_bytes"),
+        ({"log_memory_bytes": 2 * 1024 * 1024 - 1}, "log_memory_bytes must be at least"),
         ({"cluster": ""}, "cluster"),
         ({"cluster": "x" * 65}, "cluster"),
     ],
