@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if not one.caught:
                     print(f"{'':18}{one.mutant.place}: {one.why}")
                 sys.stdout.flush()
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             print(error)
             return 2
     print(f"mutants: {len(mutants)} caught: {len(mutants) - survived} survived: {survived}")
