@@ -208,7 +208,7 @@ def test_f4_records_are_small_and_numbers_are_not_those_of_32_bits():
     assert len(encode_record(Entry(b"", 2**60, 2**60), 0)) == 25
     disk = SimDisk()
     journal = Journal(disk, DIR, 100)
-    journal.open()
+    journal.open(MemoryLog())
     journal.reset(2**40, 2**33)
     entries = [Entry(b"x" * n, 2**40 + 1 + n, 2**33 + n) for n in range(30)]
     for entry in entries:
