@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from timeball.cluster.raft.elections import quorum
@@ -23,6 +24,7 @@ from timeball.cluster.raft.messages import (
     TimeoutNow,
 )
 from timeball.cluster.raft.progress import INSTALLING, REPLICATING, Progress
+from timeball.cluster.raft.rounds import Rounds
 
 if TYPE_CHECKING:
     from timeball.cluster.raft.engine import Engine
@@ -41,7 +43,8 @@ class Leadership:
         self.barrier_index = engine.last_index + 1
         self.announced = False
         """Whether the barrier is applied and observers were told."""
-        self._place: tuple[int, int, int] | None = None
+        self.rounds = Rounds(engine, self, engine.others)
+        self._place: tuple[int, int, int, int] | None = None
         self._message: tuple[Append, int]
         self._notice: asyncio.TimerHandle | None = None
 
@@ -127,7 +130,7 @@ class Leadership:
         is safe because the log of a leader only grows.
         """
         engine = self._engine
-        place = (start, engine.last_index, engine.commit_index)
+        place = (start, engine.last_index, engine.commit_index, self.rounds.number)
         if place != self._place:
             settings = engine.settings
             entries = engine.storage.entries_from(
@@ -160,6 +163,7 @@ class Leadership:
             engine.commit_index,
             max(self.barrier_index, engine.commit_index),
             [(entry.term, entry.data) for entry in entries],
+            self.rounds.number,
         )
 
     def _heartbeat(self, peer: str, progress: Progress, now: float) -> None:
@@ -185,19 +189,31 @@ class Leadership:
             engine.step_down(engine.term)
             return
         for peer, progress in self._progress.items():
-            if not engine.connected(peer):
-                continue
             if now - progress.sent_at >= settings.heartbeat_s:
-                if self._lacks_entries_for(progress):
-                    self._advance(peer)
-                else:
-                    self._heartbeat(peer, progress, now)
+                self._beat(peer, progress, now)
+
+    def beat_all(self) -> None:
+        """Have every follower answer, whether it lacks anything or not."""
+        now = self._engine.clock()
+        for peer, progress in self._progress.items():
+            self._beat(peer, progress, now)
+
+    def _beat(self, peer: str, progress: Progress, now: float) -> None:
+        if not self._engine.connected(peer):
+            return
+        if self._lacks_entries_for(progress):
+            self._advance(peer)
+        else:
+            self._heartbeat(peer, progress, now)
 
     def has_quorum(self, now: float) -> bool:
         """Whether a majority has answered lately."""
         since = now - self._engine.settings.leader_fallback_s
-        heard = sum(progress.last_response > since for progress in self._progress.values())
-        return heard + 1 >= self._quorum
+        return self.majority(lambda peer: self._progress[peer].last_response > since)
+
+    def majority(self, counts: Callable[[str], bool]) -> bool:
+        """Whether this node makes a majority with the peers that count."""
+        return sum(map(counts, self._progress)) + 1 >= self._quorum
 
     # Receiving.
 
@@ -219,6 +235,7 @@ class Leadership:
     def _on_append_reply(self, peer: str, reply: AppendReply) -> None:
         engine, progress = self._engine, self._progress[peer]
         progress.last_response = engine.clock()
+        self.rounds.heard(peer, reply.round)
         if not reply.accepted:
             if progress.refused(reply, self._next_try(reply)):
                 self._advance(peer)

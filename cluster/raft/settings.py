@@ -47,6 +47,12 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     how far a follower's reads lag behind when no further entry comes.
     """
 
+    read_deadline_s: float = 2.0
+    """How long a read waits for what it needs to be applied here, or to be known."""
+
+    max_waiting_reads: int = 4_096
+    """Reads that wait on one node; more are refused."""
+
     transfer_timeout_s: float = 1.0
     """How long a stopping leader tries to hand leadership over."""
 

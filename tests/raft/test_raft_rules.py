@@ -258,12 +258,22 @@ def test_message_tags_and_fields_do_not_change():
         4: ("VoteReply", ("term", "granted")),
         5: (
             "Append",
-            ("term", "prev_index", "prev_term", "commit_index", "complete_index", "entries"),
+            (
+                "term",
+                "prev_index",
+                "prev_term",
+                "commit_index",
+                "complete_index",
+                "entries",
+                "round",
+            ),
         ),
-        6: ("AppendReply", ("term", "accepted", "index", "hint_index", "hint_term")),
+        6: ("AppendReply", ("term", "accepted", "index", "hint_index", "hint_term", "round")),
         7: ("SnapshotChunk", ("term", "index", "last_term", "size", "offset", "data")),
         8: ("SnapshotReply", ("term", "index", "received", "installed")),
         9: ("TimeoutNow", ("term",)),
+        10: ("ReadRequest", ("term", "number")),
+        11: ("ReadReply", ("term", "number", "index")),
     }
 
 
