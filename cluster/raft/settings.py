@@ -127,7 +127,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     handshake_timeout_s: float = 3.0
     max_strangers: int = 32
-    """Connections that have not proved themselves; more are closed at once."""
+    """Incoming connections that have not proved themselves; of more the oldest are closed."""
 
     redial_min_s: float = 0.05
     redial_max_s: float = 0.5

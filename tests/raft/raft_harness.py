@@ -667,7 +667,8 @@ class Puppet:
 
     async def installed(self) -> None:
         """Let what was received be installed, or refused."""
-        while self.node.engine._following._installation is not None:  # noqa: ASYNC110
+        engine = self.node.engine
+        while engine._following._installation is not None and engine.halted is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     async def settle(self) -> None:
