@@ -1,0 +1,82 @@
+"""A node's disk in the simulator: syncs take time, space ends, bytes rot.
+
+What is written and what is synced is told apart by the disk of the consensus tests, which this one
+builds upon.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+
+from raft_harness import SimDisk, SimFile
+from sim_loop import SimLoop
+
+TYPICAL_SYNC_S = 0.0004
+
+
+class _AgeingFile(SimFile):
+    """Knows which of its bytes were durable before the last sync."""
+
+    def sync(self) -> None:
+        self._data.settled = len(self._data.synced)
+        super().sync()
+
+
+class FaultyDisk(SimDisk):
+    """One node's disk over all its lives."""
+
+    def __init__(self, loop: SimLoop, rng: random.Random) -> None:
+        super().__init__()
+        self._loop = loop
+        self._rng = rng
+        self.sync_s = TYPICAL_SYNC_S
+
+    def may_fail(self, action: str) -> None:
+        if action == "sync":
+            self._loop.consume(self.sync_s * self._rng.uniform(0.5, 1.5))
+        super().may_fail(action)
+
+    def create(self, path):
+        super().create(path)
+        return _AgeingFile(self, self.files[path])
+
+    def open(self, path):
+        super().open(path)
+        return _AgeingFile(self, self.files[path])
+
+    def fill(self) -> None:
+        """No space is left."""
+        full = OSError(errno.ENOSPC, "no space left on the simulated disk")
+        self.fail |= {"append": full, "create": full}
+
+    def break_syncs(self) -> None:
+        self.fail["sync"] = OSError(errno.EIO, "the simulated disk failed")
+
+    def mend(self) -> None:
+        self.fail.clear()
+
+    def rot(self) -> str | None:
+        """Flip a bit of what is durable; the name of the file, None if there is none yet.
+
+        The last batch of a journal is spared: damage there cannot be told from a torn write.
+        """
+        places = [
+            (path, limit)
+            for path, data in sorted(self.files.items())
+            if (limit := self._rotting(path.name, data)) > 0
+        ]
+        if not places:
+            return None
+        path, limit = self._rng.choice(places)
+        data = self.files[path]
+        place = self._rng.randrange(limit)
+        data.written[place] ^= 1 << self._rng.randrange(8)
+        data.synced = bytes(data.written[: len(data.synced)])
+        return path.name
+
+    def _rotting(self, name: str, data) -> int:
+        limit = len(data.synced)
+        if name.startswith("journal-"):
+            limit = getattr(data, "settled", 0)
+        return min(limit, len(data.written))
