@@ -133,7 +133,7 @@ class Submitter(Client):
             if chance < 0.72 or not self._jobs:
                 await self._create([self._new_job()])
             elif chance < 0.82:
-                await self._create([self._new_job() for _ in range(rng.randint(2, 12))])
+                await self._create([self._new_job() for _ in range(rng.randint(2, 6))])
             elif chance < 0.87 and self._keyed:
                 await self._create([rng.choice(self._keyed)])
             elif chance < 0.95:
@@ -153,7 +153,7 @@ class Submitter(Client):
             schedule = messages.At(around.true_ms() + rng.randint(-1_000, 8_000))
         else:
             schedule = messages.Every(
-                rng.choice([300, 500, 1_000, 2_000]),
+                rng.choice([400, 1_000, 2_000]),
                 until=around.true_ms() + rng.randint(2_000, 8_000),
                 catch_up=rng.choice(["none", "one", "all"]),
             )
@@ -282,7 +282,7 @@ class Worker(Client):
     async def _claim(self) -> None:
         around, rng = self.around, self.rng
         while True:
-            wait_ms = rng.choice([0, 300, 1_000, 4_000])
+            wait_ms = rng.choice([0, 1_000, 4_000, 8_000])
             claim = messages.Claim(
                 queue=rng.choice(["even", "odd"]),
                 worker=self.name,
@@ -320,7 +320,7 @@ class Worker(Client):
                 )
                 self.process.start(self._work(delivery))
             if not wait_ms:
-                await asyncio.sleep(rng.uniform(0.05, 0.5))
+                await asyncio.sleep(rng.uniform(0.1, 1.0))
 
     def _spite(self) -> float:
         return 0.0 if self.around.honest else self._mischief

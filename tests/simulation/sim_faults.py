@@ -76,7 +76,7 @@ def plan(seed: int) -> Plan:
     """The run of a seed."""
     rng = random.Random(f"{seed}/plan")
     nodes = 5 if rng.random() < 0.15 else 3
-    length_ms = rng.choice([15_000, 30_000, 45_000])
+    length_ms = rng.choice([20_000, 40_000, 60_000])
     names = node_names(nodes)
     kinds = _kinds(rng)
     gap_ms = rng.choice([300, 700, 1_500, 4_000])
@@ -98,7 +98,7 @@ def plan(seed: int) -> Plan:
         workers=rng.randint(1, 3),
         submitters=rng.randint(1, 3),
         length_ms=length_ms,
-        snapshot_entries=rng.choice([40, 150, 600]),
+        snapshot_entries=rng.choice([60, 200, 800]),
         skews_ms=skews,
         faults=faults,
     )

@@ -36,7 +36,7 @@ class Process:
         self._loop = loop
         self._holds = 0
         self._held: deque[SimHandle] = deque()
-        self._grave: list[Any] = []
+        self._grave: list[Any] = loop.grave
 
     @property
     def stopped(self) -> bool:
@@ -113,6 +113,10 @@ class SimHandle:
         return self.when_s
 
 
+def _begins_task(thing: object) -> bool:
+    return isinstance(thing, SimHandle) and type(thing.callback).__name__.startswith("TaskStep")
+
+
 class SimLoop(asyncio.AbstractEventLoop):
     """See the head of the module. `failures` holds what callbacks raised and nobody caught."""
 
@@ -126,6 +130,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, SimHandle]] = []
         self._number = 0
         self._ending = False
+        self.grave: list[Any] = []
+        """What dead processes would have done, and what they were."""
 
     # --- time ----------------------------------------------------------------------------------
 
@@ -223,7 +229,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Cancel every task, dead or alive, so that no destructor has anything to say."""
         self._ending = True
         self._timers.clear()
-        self._ready.clear()
+        # A task that has not begun ends only if its first step is made.
+        steps = [h for h in [*self._ready, *self.grave] if _begins_task(h)]
+        self._ready = deque(steps)
         events._set_running_loop(self)
         try:
             for _ in range(20):

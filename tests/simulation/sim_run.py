@@ -29,7 +29,7 @@ from timeball.cluster.raft.settings import RaftSettings
 
 SETTLE_S = 90.0
 """How long a cluster in which nothing goes wrong any more has to finish all that is due."""
-DIGEST_EVERY = 100
+DIGEST_EVERY = 500
 """Entries between two looks at the hash of each node's state."""
 
 
@@ -92,6 +92,7 @@ class Simulation:
         settings = settings_for(names)
         raft = RaftSettings(
             cluster=settings.name,
+            tick_s=0.04,
             snapshot_entries=plan.snapshot_entries,
             trailing_entries=max(1, plan.snapshot_entries // 10),
             segment_bytes=20_000,
@@ -124,7 +125,7 @@ class Simulation:
         for _ in range(plan.workers):
             self._start_worker()
         for number in range(plan.submitters):
-            pause_s = self._rng.choice([0.15, 0.4, 1.0])
+            pause_s = self._rng.choice([0.3, 1.0, 3.0])
             Submitter(self._around, f"c{number + 1}", self._chance(), pause_s)
         self._auditor = Client(self._around, "auditor", self._chance())
         self._auditor.process.start(self._audit())
