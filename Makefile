@@ -5,13 +5,20 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONSAFEPATH := 1
 
-.PHONY: demo test check lint types layers format clean
+# Seeds of the simulator (docs/testing.md): how many, and from which one on.
+SEEDS ?= 200
+FIRST ?= 0
+
+.PHONY: demo test simulate check lint types layers format clean
 
 demo: $(STAMP)
 	$(BIN)/timeball demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+simulate: $(STAMP)
+	$(BIN)/python tests/simulation/run.py --seeds $(SEEDS) --first $(FIRST)
 
 check: lint types layers test
 

@@ -226,9 +226,7 @@ class Submitter(Client):
     async def _cancel(self, job_id: str) -> None:
         around = self.around
         sent_us = around.judge_us()
-        answer = await self.ask(
-            "POST", f"/v1/jobs/{job_id}/cancel", kind=messages.JobCancelled
-        )
+        answer = await self.ask("POST", f"/v1/jobs/{job_id}/cancel", kind=messages.JobCancelled)
         if isinstance(answer, messages.JobCancelled):
             around.record(
                 CancelAcknowledged(
@@ -274,7 +272,9 @@ def _too_late(result: Any) -> bool:
 class Worker(Client):
     """Claims and works, not always as it should."""
 
-    def __init__(self, around: Surroundings, name: str, rng: random.Random, mischief: float) -> None:
+    def __init__(
+        self, around: Surroundings, name: str, rng: random.Random, mischief: float
+    ) -> None:
         super().__init__(around, name, rng)
         self._mischief = mischief
         self.process.start(self._claim())
@@ -380,9 +380,7 @@ class Worker(Client):
         else:
             batch = messages.Holds([messages.Hold(*identity)])
         sent_us = around.judge_us()
-        answer = await self.ask(
-            "POST", f"/v1/executions/{kind}", batch, kind=messages.Reports
-        )
+        answer = await self.ask("POST", f"/v1/executions/{kind}", batch, kind=messages.Reports)
         if isinstance(answer, messages.Reports):
             around.record(
                 ReportAnswered(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
+from pathlib import Path
 
 from raft_harness import SimDisk, SimFile
 from sim_loop import SimLoop
@@ -19,23 +21,65 @@ class _AgeingFile(SimFile):
     """Knows which of its bytes were durable before the last sync."""
 
     def sync(self) -> None:
-        self._data.settled = len(self._data.synced)
-        super().sync()
+        disk, data = self._disk, self._data
+        disk.may_fail("sync")
+        disk.syncs += 1
+        content = bytes(data.written)
+
+        def durable() -> None:
+            data.settled = len(data.synced)
+            data.synced = content
+
+        disk.once_done(durable)
 
 
 class FaultyDisk(SimDisk):
-    """One node's disk over all its lives."""
+    """One node's disk over all its lives.
+
+    A sync ends when its time has passed: a process that dies meanwhile has written what it never
+    made durable.
+    """
 
     def __init__(self, loop: SimLoop, rng: random.Random) -> None:
         super().__init__()
         self._loop = loop
         self._rng = rng
         self.sync_s = TYPICAL_SYNC_S
+        self._under_way: list[tuple[float, Callable[[], None]]] = []
 
     def may_fail(self, action: str) -> None:
         if action == "sync":
             self._loop.consume(self.sync_s * self._rng.uniform(0.5, 1.5))
         super().may_fail(action)
+
+    def once_done(self, effect: Callable[[], None]) -> None:
+        """Have an effect when the sync that is under way ends."""
+        self._under_way.append((self._loop.time(), effect))
+
+    def _end_syncs(self) -> None:
+        """Let those take effect that have ended."""
+        now = self._loop.present
+        while self._under_way and self._under_way[0][0] <= now:
+            self._under_way.pop(0)[1]()
+
+    def interrupt(self) -> None:
+        """The process has died: its syncs under way come to nothing."""
+        self._end_syncs()
+        self._under_way.clear()
+        self.locked = False
+
+    def sync_directory(self, directory: Path) -> None:
+        self.may_fail("sync")
+        files = dict(self.files)
+
+        def durable() -> None:
+            self.durable = files
+
+        self.once_done(durable)
+
+    def crash(self, rng: random.Random) -> None:
+        self.interrupt()
+        super().crash(rng)
 
     def create(self, path):
         super().create(path)
@@ -61,6 +105,7 @@ class FaultyDisk(SimDisk):
 
         The last batch of a journal is spared: damage there cannot be told from a torn write.
         """
+        self._end_syncs()
         places = [
             (path, limit)
             for path, data in sorted(self.files.items())

@@ -96,9 +96,7 @@ class Web:
 class Stream:
     """One connection, seen from both ends."""
 
-    def __init__(
-        self, web: Web, number: int, place: str, process: Process, target: str
-    ) -> None:
+    def __init__(self, web: Web, number: int, place: str, process: Process, target: str) -> None:
         self.web = web
         self.number = number
         self.target = target
@@ -158,6 +156,10 @@ class Stream:
     # --- from the node to the client ---------------------------------------------------------
 
     def to_client(self, data: bytes) -> None:
+        assert self._host is not None
+        self._host.process.call_now(self._send_to_client, data)
+
+    def _send_to_client(self, data: bytes) -> None:
         network = self.web.network
         if network.passes(self.target, self._place):
             when = network.arrival(self.target, self._place)
@@ -290,9 +292,7 @@ class SimForwarder(Forwarder):
         if not self._web.network.passes(self._place, node_at(url)):
             timeout_s = CONNECT_TIMEOUT_S  # the connection does not even come about
         try:
-            answer = await self._web.ask(
-                self._place, self._process, node_at(url), raw, timeout_s
-            )
+            answer = await self._web.ask(self._place, self._process, node_at(url), raw, timeout_s)
         except Refused as error:
             raise Unavailable("the leader cannot be reached", retry_after_ms=RETRY_MS) from error
         except Lost as error:

@@ -205,9 +205,7 @@ class Injector:
 
     def _between_nodes(self, field: str, amount: float) -> Undo:
         run = self._run
-        links = [
-            run.network.between(a, b) for a in run.places for b in run.places if a != b
-        ]
+        links = [run.network.between(a, b) for a in run.places for b in run.places if a != b]
         for link in links:
             setattr(link, field, amount)
         return lambda: [setattr(link, field, 0.0) for link in links] and None
@@ -232,4 +230,3 @@ class Injector:
         if self._rng.random() < 0.5:
             pairs.pop(self._rng.randrange(2))
         return self._cut_all(pairs)
-

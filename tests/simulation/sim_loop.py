@@ -75,6 +75,16 @@ class Process:
         """Have something happen to this process, whoever causes it."""
         return self._loop.call_at_for(self, when, callback, *args)
 
+    def call_now(self, callback: Callable[..., object], *args: Any) -> None:
+        """Do what this process does at this very point, if it lives to reach it.
+
+        A callback that has consumed time reaches its later parts later.
+        """
+        if self._loop.time() > self._loop.present:
+            self._loop.call_at_for(self, self._loop.time(), callback, *args)
+        else:
+            callback(*args)
+
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine as a part of this process; what it raises is a failure of the run."""
         self._loop.call_at_for(self, self._loop.time(), self._begin, work)
@@ -137,6 +147,11 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def time(self) -> float:
         return self._now + self._ahead
+
+    @property
+    def present(self) -> float:
+        """The time outside of the callback that runs, which may have taken some."""
+        return self._now
 
     def consume(self, seconds: float) -> None:
         """The running callback takes so long, and its process does nothing else meanwhile."""
@@ -202,7 +217,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     handle.callback(*handle.args)
                 else:
                     handle.context.run(handle.callback, *handle.args)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 — whatever it was is told
                 self._failed(owner, f"{type(error).__name__}: {error} in {handle.callback!r}")
             self.current = None
             if self._ahead:

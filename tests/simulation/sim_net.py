@@ -26,7 +26,7 @@ from timeball.cluster.raft.messages import Message
 
 DELAY_S = 0.0003
 VANISHED_AFTER_S = (1.0, 3.0)
-"""When a connection without life is given up: a node closes one that is silent for three seconds."""
+"""When a connection without life is given up: a node closes one after three silent seconds."""
 REDIAL_S = (0.02, 0.4)
 _decoder = msgspec.msgpack.Decoder(Message)
 _encode = msgspec.msgpack.Encoder().encode
@@ -167,10 +167,10 @@ class Network:
 
     # --- consensus: messages -------------------------------------------------------------------
 
-    def send(self, source: Endpoint, target: str, message: Any) -> bool:
+    def send(self, source: Endpoint, target: str, message: Any) -> None:
         epoch = self._epochs.get(_pair(source.name, target), 0)
         if source.knows.get(target) != epoch:
-            return False
+            return
         raw = _encode(message)
         conditions, rng = self.between(source.name, target), self.rng
         arrivals = [self.arrival(source.name, target)]
@@ -184,7 +184,6 @@ class Network:
             endpoint = self._endpoints.get(target)
             if endpoint is not None and not conditions.cuts:
                 endpoint.process.call_at(when, self._arrive, source.name, endpoint, raw)
-        return True
 
     def _arrive(self, source: str, endpoint: Endpoint, raw: bytes) -> None:
         if endpoint.alive and source in endpoint.knows and self.passes(source, endpoint.name):
@@ -230,7 +229,8 @@ class Endpoint:
         self.receiver.on_connected(peer)
 
     def send(self, peer: str, message: Any) -> bool:
-        return self._network.send(self, peer, message)
+        self.process.call_now(self._network.send, self, peer, message)
+        return True
 
 
 def split(names: list[str], left: int) -> list[tuple[str, str]]:

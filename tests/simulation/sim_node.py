@@ -171,7 +171,7 @@ class Place:
         self.node = None
         self._endpoint.die(vanished=power)
         self.web.die(self.name, vanished=power)
-        self.disk.locked = False
+        self.disk.interrupt()
         if power:
             self.disk.crash(self._rng)
 

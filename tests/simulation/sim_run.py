@@ -1,4 +1,4 @@
-"""One simulated run, from a plan to a verdict: the same plan gives the same trace, byte for byte."""
+"""One simulated run, from a plan to a verdict: one plan gives one trace, byte for byte."""
 
 from __future__ import annotations
 
@@ -332,17 +332,27 @@ class _Witness(Observer):
         self._life = place.lives
 
     def on_applied(self, index: int, term: int, entry: bytes, applied: Applied) -> None:
-        run, place = self._run, self._place
-        run._ledger.applied(place.name, self._life, index, term, entry)
-        run.log("applied", place.name, index, term, len(entry))
-        if index % DIGEST_EVERY == 0:
-            run._ledger.digest(place.name, index, place.node.state.digest())
+        digest = self._place.node.state.digest() if index % DIGEST_EVERY == 0 else None
+        self._place.process.call_now(self._applied, index, term, entry, digest)
+
+    def _applied(self, index: int, term: int, entry: bytes, digest: str | None) -> None:
+        run, name = self._run, self._place.name
+        run._ledger.applied(name, self._life, index, term, entry)
+        run.log("applied", name, index, term, len(entry))
+        if digest is not None:
+            run._ledger.digest(name, index, digest)
 
     def on_installed(self, index: int) -> None:
+        self._place.process.call_now(self._installed, index)
+
+    def _installed(self, index: int) -> None:
         self._run._ledger.installed(self._place.name, self._life, index)
         self._run.log("installed", self._place.name, index)
 
     def on_leadership(self, term: int | None) -> None:
+        self._place.process.call_now(self._leadership, term)
+
+    def _leadership(self, term: int | None) -> None:
         run, place = self._run, self._place
         run.log("leads", place.name, term)
         if term is None:

@@ -44,6 +44,11 @@ def _acks_before_sync() -> list[Patch]:
     return [(Journal, "sync", sync)]
 
 
+def _start_without_sync() -> list[Patch]:
+    """What a process left unsynced in the kernel's memory is vouched for by the next."""
+    return [(Journal, "_secure", lambda _journal: None)]
+
+
 def _votes_not_durable() -> list[Patch]:
     """F1: term and vote are known to memory alone."""
 
@@ -149,6 +154,7 @@ def _replica_reads_its_clock() -> list[Patch]:
 
 UNSAFE: dict[str, Callable[[], list[Patch]]] = {
     "acks-before-sync": _acks_before_sync,
+    "start-without-sync": _start_without_sync,
     "votes-not-durable": _votes_not_durable,
     "terms-ignored-on-acks": _terms_ignored_on_acks,
     "rewind-and-truncate": _rewind_and_truncate,
