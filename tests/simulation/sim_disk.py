@@ -20,6 +20,16 @@ TYPICAL_SYNC_S = 0.0004
 class _AgeingFile(SimFile):
     """Knows which of its bytes were durable before the last sync."""
 
+    def append(self, data: bytes) -> None:
+        written, size = self._data.written, len(self._data.written)
+        super().append(data)
+        self._disk.may_undo(lambda: written.__delitem__(slice(size, None)))
+
+    def truncate(self, size: int) -> None:
+        written, tail = self._data.written, bytes(self._data.written[size:])
+        super().truncate(size)
+        self._disk.may_undo(lambda: written.extend(tail))
+
     def sync(self) -> None:
         disk, data = self._disk, self._data
         disk.may_fail("sync")
@@ -36,8 +46,8 @@ class _AgeingFile(SimFile):
 class FaultyDisk(SimDisk):
     """One node's disk over all its lives.
 
-    A sync ends when its time has passed: a process that dies meanwhile has written what it never
-    made durable.
+    A sync ends when its time has passed. A process that dies meanwhile has written what it never
+    made durable, and has not done what it would have done next.
     """
 
     def __init__(self, loop: SimLoop, rng: random.Random) -> None:
@@ -46,6 +56,7 @@ class FaultyDisk(SimDisk):
         self._rng = rng
         self.sync_s = TYPICAL_SYNC_S
         self._under_way: list[tuple[float, Callable[[], None]]] = []
+        self._later: list[tuple[float, Callable[[], None]]] = []
 
     def may_fail(self, action: str) -> None:
         if action == "sync":
@@ -55,6 +66,14 @@ class FaultyDisk(SimDisk):
     def once_done(self, effect: Callable[[], None]) -> None:
         """Have an effect when the sync that is under way ends."""
         self._under_way.append((self._loop.time(), effect))
+
+    def may_undo(self, undo: Callable[[], None]) -> None:
+        """What is done now comes after syncs of the same turn: it may turn out never to come."""
+        now = self._loop.time()
+        if now > self._loop.present:
+            if self._later and self._later[-1][0] <= self._loop.present:
+                self._later.clear()
+            self._later.append((now, undo))
 
     def _end_syncs(self) -> None:
         """Let those take effect that have ended."""
@@ -66,6 +85,9 @@ class FaultyDisk(SimDisk):
         """The process has died: its syncs under way come to nothing."""
         self._end_syncs()
         self._under_way.clear()
+        while self._later and self._later[-1][0] > self._loop.present:
+            self._later.pop()[1]()
+        self._later.clear()
         self.locked = False
 
     def sync_directory(self, directory: Path) -> None:
@@ -82,12 +104,32 @@ class FaultyDisk(SimDisk):
         super().crash(rng)
 
     def create(self, path):
+        self._may_restore(path)
         super().create(path)
         return _AgeingFile(self, self.files[path])
 
     def open(self, path):
         super().open(path)
         return _AgeingFile(self, self.files[path])
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._may_restore(source, target)
+        super().replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        self._may_restore(path)
+        super().remove(path)
+
+    def _may_restore(self, *paths: Path) -> None:
+        before = {path: self.files.get(path) for path in paths}
+
+        def undo() -> None:
+            for path, data in before.items():
+                self.files.pop(path, None)
+                if data is not None:
+                    self.files[path] = data
+
+        self.may_undo(undo)
 
     def fill(self) -> None:
         """No space is left."""

@@ -16,7 +16,7 @@ import heapq
 import traceback
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 MAX_CALLBACKS_AN_INSTANT = 200_000
@@ -121,6 +121,11 @@ class SimHandle:
 
     def when(self) -> float:
         return self.when_s
+
+
+def _not_begun(things: Iterable[object]) -> list[Coroutine[Any, Any, Any]]:
+    handles = [thing for thing in things if isinstance(thing, SimHandle)]
+    return [arg for handle in handles for arg in handle.args if asyncio.iscoroutine(arg)]
 
 
 def _begins_task(thing: object) -> bool:
@@ -243,6 +248,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     def end(self) -> None:
         """Cancel every task, dead or alive, so that no destructor has anything to say."""
         self._ending = True
+        waiting = [*self._ready, *(timer for _, _, timer in self._timers), *self.grave]
+        for coroutine in _not_begun(waiting):
+            coroutine.close()
         self._timers.clear()
         # A task that has not begun ends only if its first step is made.
         steps = [h for h in [*self._ready, *self.grave] if _begins_task(h)]

@@ -20,6 +20,7 @@ from timeball.cluster.raft.entry import Entry
 from timeball.cluster.raft.journal import BATCH_START, Journal, encode_record
 from timeball.cluster.raft.messages import AppendReply
 from timeball.cluster.state import leases
+from timeball.cluster.state.transitions import TERMINAL
 from timeball.cluster.state.verdicts import Verdict
 
 Patch = tuple[Any, str, Callable[..., Any]]
@@ -121,7 +122,8 @@ def _stale_tokens_count() -> list[Patch]:
 
     def lenient(store: Any, execution: Any, token: int, reported: Any) -> Verdict:
         verdict = judge(store, execution, token, reported)
-        return Verdict.ACCEPTED if verdict is Verdict.STALE else verdict
+        stale = verdict is Verdict.STALE and execution.state not in TERMINAL
+        return Verdict.ACCEPTED if stale else verdict
 
     return [(leases, "_judge", lenient)]
 

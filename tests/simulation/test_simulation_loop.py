@@ -166,6 +166,26 @@ def test_who_dies_during_a_sync_has_written_and_not_synced(
     assert sizes == kept
 
 
+def test_who_dies_during_a_sync_does_nothing_after_it(world: World):
+    written = Written(world, b"abc", synced=1)
+    disk, other = written.disk, PATH.with_name("other")
+    disk.sync_s = 1
+
+    def turn() -> None:
+        written.append(b"def")
+        written.sync()
+        written.append(b"ghi")
+        disk.replace(PATH, other)
+        disk.create(PATH).append(b"new")
+
+    written.process.call_at(3, turn)
+    world.run_to(3.1)
+    assert disk.names(PATH.parent) == ["journal-1", "other"]
+    disk.interrupt()
+    assert disk.names(PATH.parent) == ["journal-1"]
+    assert written.content() == b"abcdef"
+
+
 def _copy(data):
     copy = type(data)()
     copy.written, copy.synced = bytearray(data.written), data.synced
