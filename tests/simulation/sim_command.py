@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import msgspec
-from sim_faults import Fault, Plan, plan
+from sim_faults import EVERYTHING, Fault, Plan, plan
 from sim_run import Outcome, simulate
 from sim_shrink import shrink
 from sim_unsafe import UNSAFE, unsafe
@@ -27,9 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.plan is not None:
         chosen = [msgspec.json.decode(asked.plan.read_bytes(), type=Plan)]
     elif asked.seed is not None:
-        chosen = [plan(asked.seed)]
+        chosen = [plan(asked.seed, asked.only)]
     else:
-        chosen = [plan(seed) for seed in range(asked.first, asked.first + asked.seeds)]
+        seeds = range(asked.first, asked.first + asked.seeds)
+        chosen = [plan(seed, asked.only) for seed in seeds]
     failed = _run_all(chosen, asked)
     if asked.shrink and failed:
         _shorten(failed[0], asked)
@@ -44,6 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="replay this seed alone, and keep its trace")
     parser.add_argument("--plan", type=Path, help="replay a plan that was written before")
     parser.add_argument("--shrink", action="store_true", help="leave out faults while it fails")
+    parser.add_argument(
+        "--only", nargs="+", default=(), choices=sorted(EVERYTHING), help="these kinds of faults"
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--traces", type=Path, default=Path("build/simulation"))
     parser.add_argument(
@@ -99,11 +103,12 @@ def _keep(outcome: Outcome, asked: argparse.Namespace) -> tuple[Path, Path]:
 def _tell(outcome: Outcome, asked: argparse.Namespace) -> None:
     trace, kept = _keep(outcome, asked)
     switched = f" --unsafe {asked.unsafe}" if asked.unsafe else ""
+    only = f" --only {' '.join(asked.only)}" if asked.only else ""
     print(f"seed {outcome.plan.seed} broke something:")
     for violation in outcome.violations[:10]:
         print(f"    {violation}")
     print(f"  trace: {trace}\n  plan: {kept}")
-    print(f"  replay: python tests/simulation/run.py --seed {outcome.plan.seed}{switched}")
+    print(f"  replay: python tests/simulation/run.py --seed {outcome.plan.seed}{only}{switched}")
     print(f"  shorten: python tests/simulation/run.py --plan {kept} --shrink{switched}", flush=True)
 
 

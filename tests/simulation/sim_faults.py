@@ -8,6 +8,7 @@ seed ("swarm testing"): a run of nothing but slow disks sees what a run of every
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 import msgspec
 
@@ -72,13 +73,18 @@ class Plan(msgspec.Struct, frozen=True):
     faults: list[Fault]
 
 
-def plan(seed: int) -> Plan:
-    """The run of a seed."""
+EVERYTHING = NODE_FAULTS | PAIR_FAULTS | WIDE_FAULTS | VICTIM_FAULTS
+
+
+def plan(seed: int, only: Collection[str] = ()) -> Plan:
+    """The run of a seed; with `only`, of these kinds of faults."""
     rng = random.Random(f"{seed}/plan")
     nodes = 5 if rng.random() < 0.15 else 3
     length_ms = rng.choice([20_000, 40_000, 60_000])
     names = node_names(nodes)
     kinds = _kinds(rng)
+    if only:
+        kinds = {kind: weight for kind, weight in EVERYTHING.items() if kind in only}
     gap_ms = rng.choice([300, 700, 1_500, 4_000])
     victim = rng.choice(names)
     faults: list[Fault] = []
@@ -109,9 +115,8 @@ def node_names(count: int) -> list[str]:
 
 
 def _kinds(rng: random.Random) -> dict[str, int]:
-    everything = NODE_FAULTS | PAIR_FAULTS | WIDE_FAULTS | VICTIM_FAULTS
     share = rng.choice([0.0, 0.15, 0.3, 0.6, 1.0])
-    return {kind: weight for kind, weight in everything.items() if rng.random() < share}
+    return {kind: weight for kind, weight in EVERYTHING.items() if rng.random() < share}
 
 
 def _fault(rng: random.Random, at_ms: int, kind: str, names: list[str], victim: str) -> Fault:

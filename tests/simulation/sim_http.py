@@ -21,7 +21,6 @@ from timeball.cluster.http.forward import (
     _TAKEN_BACK,
     ANSWER_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
-    Forwarder,
 )
 from timeball.cluster.http.problems import RETRY_MS
 from timeball.cluster.http.server import HttpServer
@@ -271,28 +270,25 @@ def parse_answer(raw: bytes) -> Answer | None:
     return Answer(int(first.split()[1]), headers, body)
 
 
-class SimForwarder(Forwarder):
-    """Passes requests on over the simulated network."""
+class Passing:
+    """How a node passes a request on, in place of `Forwarder._send`: over simulated streams."""
 
-    def __init__(self, leader_url, me: str, web: Web, place: str, process: Process) -> None:
-        super().__init__(leader_url, me)
+    def __init__(self, web: Web, place: str, process: Process) -> None:
         self._web = web
         self._place = place
         self._process = process
 
-    async def start(self) -> None:
-        return
-
-    async def _send(self, url: str, request: Request, *, write: bool) -> Response:
+    async def __call__(self, url: str, request: Request, *, write: bool) -> Response:
+        node = node_at(url)
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         headers[HOPS] = "1"
         target = request.path + (f"?{request.query}" if request.query else "")
         raw = render_request(request.method, target, request.body, headers)
         timeout_s = ANSWER_TIMEOUT_S
-        if not self._web.network.passes(self._place, node_at(url)):
+        if not self._web.network.passes(self._place, node):
             timeout_s = CONNECT_TIMEOUT_S  # the connection does not even come about
         try:
-            answer = await self._web.ask(self._place, self._process, node_at(url), raw, timeout_s)
+            answer = await self._web.ask(self._place, self._process, node, raw, timeout_s)
         except Refused as error:
             raise Unavailable("the leader cannot be reached", retry_after_ms=RETRY_MS) from error
         except Lost as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sim_disk import FaultyDisk
-from sim_http import SimForwarder, Web
+from sim_http import Passing, Web
 from sim_loop import Process, SimLoop
 from sim_net import Endpoint, Network
 
@@ -49,11 +49,7 @@ class SimNode(Node):
 
     def __init__(self, settings: Settings, name: str, place: Place, **parts: Any) -> None:
         super().__init__(settings, name, **parts)
-        self.forwarder = SimForwarder(
-            self._leader_url, self.me.http_url, place.web, name, place.process
-        )
-        self.application = self._make_application()
-        self.http.application = self.application
+        self.forwarder._send = Passing(place.web, name, place.process)
 
     async def start(self) -> None:
         await self.consensus.start()

@@ -371,6 +371,7 @@ def quiet() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect()
         logging.disable(logging.NOTSET)
         if collecting:
             gc.enable()
@@ -379,6 +380,4 @@ def quiet() -> Iterator[None]:
 def simulate(plan: Plan) -> Outcome:
     """Run a plan."""
     with quiet():
-        outcome = Simulation(plan).run()
-    gc.collect()
-    return outcome
+        return Simulation(plan).run()
