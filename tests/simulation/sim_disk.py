@@ -131,6 +131,11 @@ class FaultyDisk(SimDisk):
 
         self.may_undo(undo)
 
+    def wipe(self) -> None:
+        """Somebody empties it; no process uses it."""
+        self.interrupt()
+        super().wipe()
+
     def fill(self) -> None:
         """No space is left."""
         full = OSError(errno.ENOSPC, "no space left on the simulated disk")

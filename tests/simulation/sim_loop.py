@@ -36,6 +36,8 @@ class Process:
         self._loop = loop
         self._holds = 0
         self._held: deque[SimHandle] = deque()
+        self._rest: list[SimHandle] = []
+        """What the callback that is stalled does later in its turn."""
         self._grave: list[Any] = loop.grave
 
     @property
@@ -45,7 +47,8 @@ class Process:
     def kill(self) -> None:
         """It does nothing any more. What it was doing is kept, so that no destructor acts."""
         self.alive = False
-        self._grave.extend(self._held)
+        self._grave += [*self._rest, *self._held]
+        self._rest.clear()
         self._held.clear()
 
     def keep(self, thing: object) -> None:
@@ -61,6 +64,12 @@ class Process:
         self._holds -= 1
         if not self._holds and self.alive:
             self._loop.run_held(self._held)
+
+    def end_turn(self) -> None:
+        """The time that a callback consumed has passed: what it did after that comes first."""
+        self._held.extendleft(reversed(self._rest))
+        self._rest.clear()
+        self.resume()
 
     def holds_back(self, handle: SimHandle) -> bool:
         if not self.alive:
@@ -80,8 +89,9 @@ class Process:
 
         A callback that has consumed time reaches its later parts later.
         """
-        if self._loop.time() > self._loop.present:
-            self._loop.call_at_for(self, self._loop.time(), callback, *args)
+        now = self._loop.time()
+        if now > self._loop.present:
+            self._rest.append(SimHandle(self, now, callback, args, None))
         else:
             callback(*args)
 
@@ -233,7 +243,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         ends, self._ahead = self._now + self._ahead, 0.0
         if owner is not None and owner.alive:
             owner.stop()
-            self.call_at_for(None, ends, owner.resume)
+            self.call_at_for(None, ends, owner.end_turn)
 
     def _advance(self) -> None:
         timers = self._timers

@@ -130,12 +130,11 @@ class Place:
             await node.start()
         except Damaged as damage:
             self._log("damaged", self.name, str(damage.reason))
-            self.disk.wipe()
-            self._end(process)
+            self._loop.call_at_for(None, self._loop.time(), self._end_damaged, process)
             return
         except OSError as error:
             self._log("cannot start", self.name, error.errno)
-            self._end(process)
+            self._loop.call_at_for(None, self._loop.time(), self._end, process)
             return
         self.web.listen(self.name, process, node.http)
         self._log("up", self.name, self.lives, node.consensus.applied_index)
@@ -151,6 +150,12 @@ class Place:
             self.wanted = True
             again = self._loop.time() + SUPERVISOR_S
             self._loop.call_at_for(None, again, self._start_again)
+
+    def _end_damaged(self, process: Process) -> None:
+        """The operator empties the disk, and the supervisor starts another."""
+        if process is self.process and process.alive:
+            self._end(process)
+            self.disk.wipe()
 
     def _start_again(self) -> None:
         if self.wanted:

@@ -77,6 +77,27 @@ def test_what_takes_time_holds_up_its_own_process_alone(world: World):
     assert world.beats("two") == [1, 2, 3, 4]
 
 
+def test_the_later_parts_of_a_long_turn_come_before_the_next_turn(world: World):
+    one = Process(world.loop, "one")
+    done: list[str] = []
+
+    def turn() -> None:
+        one.call_now(done.append, "at once")
+        world.loop.call_soon(lambda: one.call_now(done.append, "next turn"))
+        world.loop.consume(1)
+        one.call_now(done.append, "later")
+
+    one.call_at(1, turn)
+    world.run_to(1.5)
+    assert done == ["at once"]
+    world.run_to(3)
+    assert done == ["at once", "later", "next turn"]
+    one.call_at(4, turn)
+    world.at(4.5, one.kill)
+    world.run_to(6)
+    assert done[3:] == ["at once"]
+
+
 def test_callbacks_that_chase_one_another_are_found(world: World):
     def again() -> None:
         world.loop.call_soon(again)
