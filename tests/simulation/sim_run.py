@@ -179,7 +179,8 @@ class Simulation:
         ends = self.loop.time() + SETTLE_S
         while self.loop.time() < ends:
             await asyncio.sleep(0.5)
-            view = await self._view(self._rng.choice(list(self.places)))
+            leader = self.leader_name()
+            view = None if leader is None else await self._view(leader)
             if view is None or any(queue.scheduled or queue.leased for queue in view.queues):
                 continue
             nodes = [place.joined for place in self.places.values()]
