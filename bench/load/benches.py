@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from timeball.bench.load.figures import (
 )
 from timeball.bench.load.peak import find_peak, probe_figures, shortfalls
 from timeball.bench.load.plan import MAX_EXECUTIONS, Mode, Plan
-from timeball.bench.load.probes import SNAPSHOT_BYTES, SNAPSHOT_S
 
 QUEUE = "bench"
 LATER_QUEUE = "later"
@@ -281,62 +279,3 @@ async def failover(folder: Path, options: Options, show: Show) -> tuple[Figures,
     if not observed.kills:
         raise RunFailed("the window ended before a leader was killed")
     return figures, observed
-
-
-async def scale(folder: Path, options: Options, show: Show) -> tuple[Figures, Observed]:
-    """A large number of pending executions: their memory, a restart with them, the lag beside.
-
-    With `keyed`, memory, snapshot and restart are measured once more, in a second cluster
-    whose pending jobs have idempotency keys.
-    """
-    plain = msgspec.structs.replace(options, keyed=False)
-    async with Driver.opened(folder, show, urls=options.urls, limits=options.limits) as driver:
-        weight = await _weigh(driver, plain)
-        observed = await observe_fire_lag(driver, plain)
-        figures = fire_lag_figures(observed, driver)
-        figures["scale"] = weight | await _save_and_restart(driver)
-    if options.keyed:
-        keyed_folder = folder / "keyed"
-        keyed_folder.mkdir()
-        async with Driver.opened(keyed_folder, show, limits=options.limits) as driver:
-            figures["scale_with_keys"] = await _weigh(driver, options)
-            figures["scale_with_keys"] |= await _save_and_restart(driver)
-    figures["settings"]["pending"] = options.pending
-    return figures, observed
-
-
-async def _weigh(driver: Driver, options: Options) -> Figures:
-    """Have the other jobs pending, and tell their memory."""
-    if driver.cluster is None:
-        raise RunFailed("memory and restarts are measured of nodes that were started here")
-    empty = driver.usage()
-    began = time.monotonic()
-    await fill(driver, options)
-    filled_s = time.monotonic() - began
-    full = driver.usage()
-    return {
-        "pending": options.pending,
-        "fill_s": round(filled_s, 2),
-        "rss_mb": {name: usage.rss_mb for name, usage in full.items()},
-        "bytes_per_pending": {
-            name: round((usage.rss_mb - empty[name].rss_mb) * 2**20 / max(1, options.pending))
-            for name, usage in full.items()
-        },
-    }
-
-
-async def _save_and_restart(driver: Driver) -> Figures:
-    """Have a follower take a snapshot, and restart it from that."""
-    assert driver.cluster is not None
-    leader = (await driver.view()).node
-    follower = next(name for name in driver.cluster.names if name != leader)
-    taken = await driver.take_snapshot(driver.cluster.url(follower))
-    driver.show("Restarting a follower", 0.5)
-    await driver.cluster.stop_node(follower)
-    began = time.monotonic()
-    await driver.restart(follower)
-    return {
-        "snapshot_mb": round(taken[SNAPSHOT_BYTES] / 2**20, 2) if taken else None,
-        "snapshot_s": round(taken[SNAPSHOT_S], 3) if taken else None,
-        "restart_to_ready_s": round(time.monotonic() - began, 3),
-    }

@@ -20,6 +20,7 @@ from timeball.bench.load.figures import Figures
 from timeball.bench.load.plot import PlotUnavailable, plot
 from timeball.bench.load.progress import showing
 from timeball.bench.load.render import failures, render
+from timeball.bench.load.scale import scale as measure_scale
 from timeball.bench.load.wheels import compare_wheels
 from timeball.cluster.localcluster import NodeFailed
 
@@ -203,12 +204,19 @@ def burst(json_path: Path | None, **given: Any) -> None:
 
 @bench.command()
 @click.option(
-    "--keyed", is_flag=True, help="Measure pending jobs with idempotency keys, too, by themselves."
+    "--executions",
+    "--pending",
+    "pending",
+    type=click.IntRange(0, 20_000_000),
+    default=100_000,
+    show_default=True,
+    help="One-shot jobs that are pending, due far ahead.",
 )
-@_options(*_LOAD, "plot")
+@click.option("--keyed", is_flag=True, help="Measure jobs with idempotency keys, too.")
+@_options(*(name for name in _LOAD if name != "pending"), "plot")
 def scale(json_path: Path | None, plot_path: Path | None, **given: Any) -> None:
-    """Memory, restart and fire lag with --pending executions waiting."""
-    _run_and_plot("Scale", benches.scale, given, json_path, plot_path)
+    """Many pending executions: memory, fire lag beside them, snapshots, stalls, restarts."""
+    _run_and_plot("Scale", measure_scale, given, json_path, plot_path)
 
 
 @bench.command()

@@ -188,11 +188,12 @@ class Driver:
             await asyncio.sleep(SNAPSHOT_PAUSE_S)
         return {}
 
-    async def restart(self, name: str) -> None:
-        """Start a node again that has ended; it may have much to load."""
+    async def restart(self, *names: str) -> None:
+        """Start nodes again that have ended; they may have much to load."""
         assert self.cluster is not None
-        await self.cluster.start_node(name)
-        await self.cluster.wait_ready([name], RESTART_S)
+        for name in names:
+            await self.cluster.start_node(name)
+        await self.cluster.wait_ready(names, RESTART_S)
 
     async def begin_snapshot(self, url: str) -> bool:
         """Ask a node to take a snapshot; whether it begins one."""

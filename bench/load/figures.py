@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -121,16 +122,22 @@ def _told_twice(observed: Observed) -> dict[str, tuple[Samples, Samples]]:
     }
 
 
-def stall_figures(observed: Observed) -> Figures:
-    """The longest hold-up of an event loop in the window, and which node's; null: nobody tells."""
+def longest_stalls(told: Mapping[str, tuple[Samples, Samples]]) -> dict[str, float]:
+    """The longest hold-up of each node's event loop between two readings, in milliseconds."""
     longest: dict[str, float] = {}
-    over = 0
-    for name, (before, after) in _told_twice(observed).items():
-        stalls = Buckets(LOOP_STALL, before, after)
-        highest_ms = stalls.highest_ms(after.get(LONGEST_STALL, 0.0) * 1000)
+    for name, (before, after) in told.items():
+        hint_ms = after.get(LONGEST_STALL, 0.0) * 1000
+        highest_ms = Buckets(LOOP_STALL, before, after).highest_ms(hint_ms)
         if highest_ms is not None:
             longest[name] = highest_ms
-            over += stalls.above(STALL_GOAL_S)
+    return longest
+
+
+def stall_figures(observed: Observed) -> Figures:
+    """The longest hold-up of an event loop in the window, and which node's; null: nobody tells."""
+    told = _told_twice(observed)
+    longest = longest_stalls(told)
+    over = sum(Buckets(LOOP_STALL, *told[name]).above(STALL_GOAL_S) for name in longest)
     worst = max(longest, key=longest.__getitem__, default=None)
     role = None
     if worst is not None and observed.leader is not None:

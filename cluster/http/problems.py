@@ -8,6 +8,7 @@ from timeball.client.errors import (
     Conflict,
     InternalError,
     MethodNotAllowed,
+    NotCaughtUp,
     OutcomeUnknown,
     Overloaded,
     TimeballError,
@@ -31,7 +32,11 @@ def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballErro
             return error
         case consensus.NotLeader():
             return Unavailable("no leader serves", retry_after_ms=RETRY_MS, leader=leader_url)
-        case consensus.Overloaded() | consensus.Expired():
+        case consensus.NotConfirmed():
+            return Unavailable(str(error), retry_after_ms=RETRY_MS, leader=leader_url)
+        case consensus.NotCaughtUp():
+            return NotCaughtUp(str(error), retry_after_ms=RETRY_MS)
+        case consensus.Overloaded() | consensus.Expired() | consensus.TooManyReads():
             return Overloaded(str(error), retry_after_ms=RETRY_MS)
         case consensus.EntryTooLarge():
             return TooLarge(str(error))

@@ -17,6 +17,7 @@ from timeball.bench.load.benches import Options
 from timeball.bench.load.driver import RunFailed
 from timeball.bench.load.plot import plot
 from timeball.bench.load.render import failures
+from timeball.bench.load.scale import scale
 from timeball.cluster.localcluster import LocalCluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -161,14 +162,18 @@ async def test_scale_weighs_pending_executions_and_restarts(tmp_path: Path) -> N
     options = Options(
         rate=100.0, seconds=1.0, warmup_s=0.5, batch=20, workers=1, pending=2_000, keyed=True
     )
-    figures, _ = await benches.scale(tmp_path, options, show)
+    figures, _ = await scale(tmp_path, options, show)
     assert clean(figures)
     assert figures["scale"]["pending"] == 2_000
     for weighed in (figures["scale"], figures["scale_with_keys"]):
-        assert weighed["snapshot_mb"] > 0
-        assert weighed["snapshot_s"] > 0
+        assert len(weighed["snapshots"]) == 3
+        for taken in weighed["snapshots"].values():
+            assert taken["mb"] > 0
+            assert taken["s"] > 0
+            assert taken["stall_ms"] is not None
         assert all(size > 0 for size in weighed["bytes_per_pending"].values())
         assert weighed["restart_to_ready_s"] > 0
+        assert weighed["power_off_to_serving_s"] > 0
     for role in ("leader", "follower", "worker", "submitter"):
         assert figures["cpu_us_per_execution"][role] is not None
     assert figures["rss_mb"]["leader"] > 0
@@ -178,7 +183,7 @@ async def test_scale_weighs_pending_executions_and_restarts(tmp_path: Path) -> N
 
 async def test_what_cannot_be_measured_is_said(cluster: LocalCluster, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="started here"):
-        await benches.scale(tmp_path, tiny(cluster), show)
+        await scale(tmp_path, tiny(cluster), show)
     with pytest.raises(RunFailed, match="can be killed"):
         await benches.fire_lag(tmp_path, tiny(cluster, kill_leader_every_s=1.0), show)
     with pytest.raises(RunFailed, match="say how often"):

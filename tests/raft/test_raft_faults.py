@@ -497,7 +497,7 @@ async def test_what_is_put_together_once_still_tells_each_what_is_the_latest():
         network.on_connected(peer)
         puppet.say(peer, AppendReply(term, True, 1))
         told = puppet.heard(Append, peer)[-1]
-        assert told == Append(term, 1, term, commit, commit, [(term, b"x"), (term, b"y")])
+        assert told == Append(term, 1, term, commit, commit, [(term, b"x"), (term, b"y")], 1)
         puppet.say(peer, AppendReply(term, True, 3))
 
 
