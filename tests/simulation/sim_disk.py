@@ -17,7 +17,7 @@ from sim_loop import SimLoop
 TYPICAL_SYNC_S = 0.0004
 
 
-class _AgeingFile(SimFile):
+class AgeingFile(SimFile):
     """Knows which of its bytes were durable before the last sync."""
 
     def append(self, data: bytes) -> None:
@@ -106,11 +106,11 @@ class FaultyDisk(SimDisk):
     def create(self, path):
         self._may_restore(path)
         super().create(path)
-        return _AgeingFile(self, self.files[path])
+        return AgeingFile(self, self.files[path])
 
     def open(self, path):
         super().open(path)
-        return _AgeingFile(self, self.files[path])
+        return AgeingFile(self, self.files[path])
 
     def replace(self, source: Path, target: Path) -> None:
         self._may_restore(source, target)

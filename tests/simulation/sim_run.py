@@ -93,6 +93,8 @@ class Simulation:
         raft = RaftSettings(
             cluster=settings.name,
             tick_s=0.04,
+            max_entry_bytes=65_536,
+            log_memory_bytes=65_536,
             snapshot_entries=plan.snapshot_entries,
             trailing_entries=max(1, plan.snapshot_entries // 10),
             segment_bytes=20_000,
