@@ -9,10 +9,15 @@ export PYTHONSAFEPATH := 1
 SEEDS ?= 200
 FIRST ?= 0
 
-.PHONY: demo test simulate check lint types layers format clean
+.PHONY: demo chaos test simulate check lint types layers format clean
 
 demo: $(STAMP)
 	$(BIN)/timeball demo
+
+# A cluster under load and faults for MINUTES; SEED repeats a schedule of faults.
+MINUTES ?= 3
+chaos: $(STAMP)
+	$(BIN)/timeball bench chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -186,6 +186,7 @@ class Leadership:
         """Heartbeats, retries, and the end of a leader that nobody answers."""
         engine, settings = self._engine, self._engine.settings
         if not self.has_quorum(now):
+            self._call_successor()
             engine.step_down(engine.term)
             return
         for peer, progress in self._progress.items():
@@ -207,9 +208,18 @@ class Leadership:
             self._heartbeat(peer, progress, now)
 
     def has_quorum(self, now: float) -> bool:
-        """Whether a majority has answered lately."""
-        since = now - self._engine.settings.leader_fallback_s
-        return self.majority(lambda peer: self._progress[peer].last_response > since)
+        """Whether a majority has answered lately.
+
+        A follower whose link is broken stands for election sooner, and counts for less long.
+        """
+        settings, connected = self._engine.settings, self._engine.connected
+
+        def heard(peer: str) -> bool:
+            linked = connected(peer)
+            patience_s = settings.leader_fallback_s if linked else settings.broken_link_max_s
+            return now - self._progress[peer].last_response < patience_s
+
+        return self.majority(heard)
 
     def majority(self, counts: Callable[[str], bool]) -> bool:
         """Whether this node makes a majority with the peers that count."""
@@ -345,6 +355,16 @@ class Leadership:
             self._advance(peer)
 
     # Handing over.
+
+    def _call_successor(self) -> None:
+        """Have the furthest follower stand at once, if this leader can be heard, but hears nobody.
+
+        Followers that hear it would otherwise begin to wait only now.
+        """
+        reached = [peer for peer in self._progress if self._engine.connected(peer)]
+        if reached:
+            furthest = max(reached, key=lambda peer: self._progress[peer].match)
+            self._engine.send(furthest, TimeoutNow(self._engine.term))
 
     def hand_over(self) -> bool:
         """Ask the follower that is furthest to stand for election; whether one holds all."""

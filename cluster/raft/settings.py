@@ -31,10 +31,17 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     broken_link_min_s: float = 0.08
     broken_link_max_s: float = 0.32
-    """The same, when the connection to the leader has just broken: its process is likely gone."""
+    """The same, when the connection to the leader has just broken: its process is likely gone.
 
-    leader_fallback_s: float = 1.5
-    """A leader that a majority has not answered for this long steps down."""
+    A leader, too, counts on a follower whose connection is broken for the longer of the two only.
+    """
+
+    leader_fallback_s: float = 1.0
+    """A leader that a majority has not answered for this long steps down.
+
+    Followers that do not hear it have elected another by then; what clients have asked of it waits
+    until it steps down.
+    """
 
     probe_retry_s: float = 0.2
     """A probe, a vote request or a snapshot chunk without an answer is repeated after this."""

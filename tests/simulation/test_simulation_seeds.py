@@ -51,14 +51,14 @@ def test_a_seed_is_one_trace_whatever_the_hashes(tmp_path: Path):
 def test_a_failing_seed_can_be_replayed_and_shortened(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
-    broken = ["--unsafe", "replica-reads-its-clock", "--traces", str(tmp_path)]
-    assert main(["--seed", "9", *broken]) == 1
-    kept = tmp_path / "seed-9-replica-reads-its-clock.plan.json"
+    broken = ["--unsafe", "followers-differ", "--traces", str(tmp_path)]
+    assert main(["--seed", "11", *broken]) == 1
+    kept = tmp_path / "seed-11-followers-differ.plan.json"
     assert f"--plan {kept} --shrink" in capfd.readouterr().out
     assert main(["--plan", str(kept), "--shrink", *broken]) == 1
     told = capfd.readouterr().out
-    assert f"shortened from {len(plan(9).faults)} faults to " in told
-    assert "VIOLATION" in kept.with_name("seed-9-replica-reads-its-clock.trace").read_text()
+    assert f"shortened from {len(plan(11).faults)} faults to " in told
+    assert "VIOLATION" in kept.with_name("seed-11-followers-differ.trace").read_text()
 
 
 def test_shrinking_leaves_out_what_can_be_left_out():

@@ -20,7 +20,7 @@ SEEN: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "stale-tokens-count": ((), {"stale_accepted", "lost", "double_accepted"}),
     "early-answers": ((), {"early"}),
     "leases-never-end": (("crash_worker",), {"stuck"}),
-    "replica-reads-its-clock": ((), {"digests", "replicas"}),
+    "followers-differ": ((), {"digests", "replicas"}),
 }
 """What is put back: the kinds of faults that bring it out (none: any), and the rules it breaks."""
 
