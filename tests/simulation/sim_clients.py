@@ -153,8 +153,8 @@ class Submitter(Client):
             schedule = messages.At(around.true_ms() + rng.randint(-1_000, 8_000))
         else:
             schedule = messages.Every(
-                rng.choice([400, 1_000, 2_000]),
-                until=around.true_ms() + rng.randint(2_000, 8_000),
+                rng.choice([500, 1_000, 2_000]),
+                until=around.true_ms() + rng.randint(2_000, 6_000),
                 catch_up=rng.choice(["none", "one", "all"]),
             )
             if chance > 0.97:
@@ -282,7 +282,7 @@ class Worker(Client):
     async def _claim(self) -> None:
         around, rng = self.around, self.rng
         while True:
-            wait_ms = rng.choice([0, 1_000, 4_000, 8_000])
+            wait_ms = rng.choice([0, 1_500, 4_000, 8_000])
             claim = messages.Claim(
                 queue=rng.choice(["even", "odd"]),
                 worker=self.name,
@@ -320,7 +320,7 @@ class Worker(Client):
                 )
                 self.process.start(self._work(delivery))
             if not wait_ms:
-                await asyncio.sleep(rng.uniform(0.1, 1.0))
+                await asyncio.sleep(rng.uniform(0.3, 1.5))
 
     def _spite(self) -> float:
         return 0.0 if self.around.honest else self._mischief

@@ -127,7 +127,7 @@ class Simulation:
         for _ in range(plan.workers):
             self._start_worker()
         for number in range(plan.submitters):
-            pause_s = self._rng.choice([0.3, 1.0, 3.0])
+            pause_s = self._rng.choice([0.6, 1.5, 4.0])
             Submitter(self._around, f"c{number + 1}", self._chance(), pause_s)
         self._auditor = Client(self._around, "auditor", self._chance())
         self._auditor.process.start(self._audit())
