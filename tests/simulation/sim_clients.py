@@ -184,7 +184,7 @@ class Submitter(Client):
         sent_us = around.true_ms() * 1000 + around.earliest_lead_ms * 1000
         around.record(
             CreateSent(
-                at_us=around.judge_us(),
+                at_us=sent_us,
                 source=self.name,
                 request_id=request_id,
                 jobs=len(jobs),
