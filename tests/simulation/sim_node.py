@@ -44,12 +44,24 @@ def settings_for(names: list[str]) -> Settings:
     )
 
 
+class InOrder(dict):
+    """A set in the order of adding: a real one is walked in the order of addresses."""
+
+    def add(self, item: Any) -> None:
+        self.setdefault(item)
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
+
+
 class SimNode(Node):
     """A node that serves simulated streams."""
 
     def __init__(self, settings: Settings, name: str, place: Place, **parts: Any) -> None:
         super().__init__(settings, name, **parts)
         self.forwarder._send = Passing(place.web, name, place.process)
+        self.forwarder._claims, self.forwarder._cleanups = InOrder(), InOrder()
+        self.http._connections = InOrder()
 
     async def start(self) -> None:
         await self.consensus.start()
