@@ -75,10 +75,12 @@ class Node(Observer):
         rng: random.Random,
         network: Network | None = None,
         disk: Disk | None = None,
+        raft: RaftSettings | None = None,
     ) -> None:
         """Build every part; nothing is opened before `start`. Raises ConfigError.
 
-        Without `network` and `disk` the members speak TCP and write to the real disk.
+        Without `network` and `disk` the members speak TCP and write to the real disk; without
+        `raft` consensus has its defaults.
         """
         self.settings = settings
         self.me = settings.node(name)
@@ -95,7 +97,8 @@ class Node(Observer):
             settings.data_dir(name),
             settings.secret,
             self.state,
-            RaftSettings(
+            raft
+            or RaftSettings(
                 cluster=settings.name, min_free_bytes=settings.process.min_free_mib * 1024 * 1024
             ),
             clock=clock,

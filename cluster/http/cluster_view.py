@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Literal
@@ -27,13 +28,19 @@ MAX_QUEUES_SHOWN = 1_000
 """The view shows this many queues, by name; the state's own limit is higher."""
 
 
+@functools.cache
+def _version() -> str:
+    """Of this package as installed; to find it takes a millisecond."""
+    return version("timeball")
+
+
 class ClusterReports:
     """The handlers that tell how the node and its cluster are."""
 
     def __init__(self, services: Services, registry: CollectorRegistry) -> None:
         self._services = services
         self._registry = registry
-        self._version = version("timeball")
+        self._version = _version()
 
     def routes(self) -> list[Route]:
         """The table of this noun."""
