@@ -126,12 +126,16 @@ class Submitter(Client):
         self._pause_s = pause_s
         self._jobs: list[str] = []
         self._keyed: list[messages.NewJob] = []
+        self.ended = False
+        """Whether it will ask for nothing any more."""
         self.process.start(self._submit())
 
     async def _submit(self) -> None:
         around, rng = self.around, self.rng
-        while around.true_ms() < around.ends_ms:
+        while True:
             await asyncio.sleep(rng.expovariate(1 / self._pause_s))
+            if around.true_ms() >= around.ends_ms:
+                break
             chance = rng.random()
             if chance < 0.72 or not self._jobs:
                 await self._create([self._new_job()])
@@ -143,6 +147,7 @@ class Submitter(Client):
                 await self._cancel(rng.choice(self._jobs))
             elif not around.skewed:
                 await self._replay()
+        self.ended = True
 
     def _new_job(self) -> messages.NewJob:
         rng, around = self.rng, self.around

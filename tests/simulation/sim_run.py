@@ -79,6 +79,7 @@ class Simulation:
         )
         self._workers: dict[str, Worker] = {}
         self._worker_number = 0
+        self._submitters: list[Submitter] = []
         self._injector = Injector(self, self._chance())
         self._auditor: Client
 
@@ -130,7 +131,9 @@ class Simulation:
             self._start_worker()
         for number in range(plan.submitters):
             pause_s = self._rng.choice([0.6, 1.5, 4.0])
-            Submitter(self._around, f"c{number + 1}", self._chance(), pause_s)
+            self._submitters.append(
+                Submitter(self._around, f"c{number + 1}", self._chance(), pause_s)
+            )
         self._auditor = Client(self._around, "auditor", self._chance())
         self._auditor.process.start(self._audit())
         try:
@@ -179,10 +182,12 @@ class Simulation:
         self.done = True
 
     async def _rest(self) -> bool:
-        """Wait until nothing is scheduled or leased, and all nodes stand at one place."""
+        """Wait until nobody asks for more, nothing is scheduled or leased, and all nodes agree."""
         ends = self.loop.time() + SETTLE_S
         while self.loop.time() < ends:
             await asyncio.sleep(0.5)
+            if not all(submitter.ended for submitter in self._submitters):
+                continue
             leader = self.leader_name()
             view = None if leader is None else await self._view(leader)
             if view is None or any(queue.scheduled or queue.leased for queue in view.queues):
