@@ -419,6 +419,8 @@ class NodeView(Answer, frozen=True):
     connected: bool
     match_index: int | None
     last_contact_ms: int | None
+    supported_level: int | None = None
+    """The highest feature level of its release: each tells its own, a leader that of all."""
 
 
 class QueueView(Answer, frozen=True):
@@ -445,6 +447,8 @@ class ClusterView(Answer, frozen=True, kw_only=True):
     commit_index: int
     applied_index: int
     log_time_ms: int
+    feature_level: int = 1
+    """Which operations may be used; it rises once every node supports a higher one."""
     state_digest: str | UnsetType = UNSET
     nodes: list[NodeView]
     queues: list[QueueView]

@@ -20,8 +20,8 @@ import click
 import uvloop
 
 from timeball.cluster.localcluster import LocalCluster, NodeFailed, write_config
-from timeball.cluster.node import EXIT_CONFIG, EXIT_DAMAGED, Node
-from timeball.cluster.raft.errors import Damaged, Misconfigured
+from timeball.cluster.node import EXIT_CONFIG, EXIT_DAMAGED, EXIT_HALTED, Node
+from timeball.cluster.raft.errors import Damaged, Halted, Misconfigured
 from timeball.cluster.settings import ConfigError, Settings, load_settings
 
 _log = logging.getLogger("timeball")
@@ -47,9 +47,16 @@ class UnusableFiles(CommandFailed):
     exit_code = EXIT_DAMAGED
 
 
+class Stopped(CommandFailed):
+    """The node has stopped itself."""
+
+    exit_code = EXIT_HALTED
+
+
 _FAILURES: dict[int | None, type[CommandFailed]] = {
     EXIT_CONFIG: WrongConfiguration,
     EXIT_DAMAGED: UnusableFiles,
+    EXIT_HALTED: Stopped,
 }
 
 
@@ -87,6 +94,8 @@ async def _serve(settings: Settings, name: str) -> int:
         await node.start()
     except (Damaged, Misconfigured) as error:
         raise UnusableFiles(str(error)) from error
+    except Halted as error:
+        raise Stopped(str(error)) from error
     except ConfigError as error:
         raise WrongConfiguration(str(error)) from error
     except OSError as error:

@@ -30,6 +30,7 @@ from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.http.services import Services
+from timeball.cluster.levels import LevelKeeper, objection_at
 from timeball.cluster.metrics import Metrics
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.consensus import Consensus
@@ -98,6 +99,7 @@ class Node(Observer):
             RaftSettings(cluster=settings.name),
             clock=clock,
             rng=rng,
+            level=self.state.supported_level,
             network=network,
             disk=disk,
         )
@@ -110,7 +112,9 @@ class Node(Observer):
             ),
             last_log_time=lambda: self.state.log_time_ms,
             clock=clock,
+            objection=objection_at(self.state),
         )
+        self.levels = LevelKeeper(self.state, self.consensus, self.commit.propose)
         self.stalls = StallWatch()
         self.metrics = Metrics(self)
         self.dispatcher = Dispatcher(
@@ -141,7 +145,8 @@ class Node(Observer):
         """Open files and ports and join the cluster.
 
         Raises ConfigError for an address that cannot be taken, Damaged or Misconfigured for
-        files that cannot be trusted, and OSError for files that cannot be read.
+        files that cannot be trusted, Halted for those of a newer release, and OSError for files
+        that cannot be read.
         """
         try:
             self.http.bind()
@@ -226,6 +231,7 @@ class Node(Observer):
         """Begin or end the duties of a leader."""
         self._serving_term = None
         self.dispatcher.stop()
+        self.levels.stop()
         if term is not None:
             _log.info("%s leads in term %d", self.me.name, term)
             self._take_office(term)
@@ -249,6 +255,7 @@ class Node(Observer):
             _log.error("the settings of %s were refused: %s", self.me.name, verdict.result())
         self._serving_term = term
         self.dispatcher.start(term)
+        self.levels.start()
 
     def on_applied(
         self,
@@ -268,6 +275,7 @@ class Node(Observer):
         self._halted = reason
         self._serving_term = None
         self.dispatcher.stop()
+        self.levels.stop()
         self._stop_requested.set()
 
     def _leader_url(self) -> str | None:

@@ -43,12 +43,13 @@ def _text(view: ClusterView) -> str:
             ("answered by", f"{view.node} ({view.role}), version {view.version}"),
             ("committed", view.commit_index),
             ("applied", view.applied_index),
+            ("feature level", view.feature_level),
             ("state digest", None if view.state_digest is UNSET else view.state_digest),
             ("totals", view.totals),
         ]
     )
     nodes = output.table(
-        ["node", "url", "role", "connected", "match", "last contact ms"],
+        ["node", "url", "role", "connected", "match", "last contact ms", "supports level"],
         [
             (
                 node.name,
@@ -57,6 +58,7 @@ def _text(view: ClusterView) -> str:
                 node.connected,
                 node.match_index,
                 node.last_contact_ms,
+                node.supported_level,
             )
             for node in view.nodes
         ],

@@ -31,6 +31,8 @@ def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballErro
             return error
         case consensus.NotLeader():
             return Unavailable("no leader serves", retry_after_ms=RETRY_MS, leader=leader_url)
+        case consensus.LevelTooLow():
+            return Conflict(str(error))
         case consensus.Overloaded() | consensus.Expired():
             return Overloaded(str(error), retry_after_ms=RETRY_MS)
         case consensus.EntryTooLarge():

@@ -113,7 +113,8 @@ class Candidacy:
         engine = self._engine
         match message:
             case Append():
-                engine.send(peer, AppendReply(engine.term, False, message.prev_index))
+                reply = AppendReply(engine.term, False, message.prev_index, level=engine.level)
+                engine.send(peer, reply)
             case SnapshotChunk():
                 engine.send(peer, SnapshotReply(engine.term, message.index, 0, installed=False))
             case VoteRequest():

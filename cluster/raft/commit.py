@@ -37,6 +37,7 @@ from timeball.cluster.raft.settings import MAX_ENTRY_WEIGHT, CommitSettings
 Verdict: TypeAlias = "asyncio.Future[object]"
 Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Proposer]]]
 Encode: TypeAlias = Callable[[int, Sequence[Any]], bytes]
+Objection: TypeAlias = Callable[[Any], ConsensusError | None]
 
 _PENDING_SHARE = 0.5
 """What waiting proposals may take of an entry while sources want a part of it."""
@@ -76,7 +77,8 @@ class GroupCommit(Observer):
     """Gathers the operations of one node while it leads.
 
     `encode(log_time_ms, ops)` makes an entry, `wall_clock_ms` reads the wall clock, and
-    `last_log_time` tells the log time of the last entry that the state has applied.
+    `last_log_time` tells the log time of the last entry that the state has applied. `objection`
+    tells why an operation must not be proposed, if it must not; by default nothing is refused.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class GroupCommit(Observer):
         *,
         last_log_time: Callable[[], int],
         clock: Callable[[], float],
+        objection: Objection = lambda _op: None,
     ) -> None:
         settings.validate()
         self._replica = replica
@@ -96,6 +99,7 @@ class GroupCommit(Observer):
         self._settings = settings
         self._last_log_time = last_log_time
         self._clock = clock
+        self._objection = objection
         self._sources: list[Source] = []
         self._pending: deque[_Proposal] = deque()
         self._pending_bytes = 0
@@ -155,6 +159,8 @@ class GroupCommit(Observer):
         settings = self._settings
         if self._leading is None:
             verdict.set_exception(NotLeader(self._leader_elsewhere()))
+        elif (error := self._objection(op)) is not None:
+            verdict.set_exception(error)
         elif (
             len(self._pending) >= settings.max_pending
             or self._pending_bytes + size > settings.max_pending_bytes
@@ -239,6 +245,9 @@ class GroupCommit(Observer):
         try:
             for source in self._sources:
                 for op, weight, verdict in source(self._log_time_ms):
+                    if (error := self._objection(op)) is not None:
+                        verdict.set_exception(error)
+                        continue
                     proposal = _Proposal(op, _room(weight), 0, verdict, deadline)
                     if proposal.room > room:
                         self._join_queue(proposal)

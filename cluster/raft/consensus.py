@@ -26,7 +26,8 @@ class Consensus:
     """A member of the cluster, from `start` to `stop`; see `interface.Replica` for its use.
 
     `members` maps the name of each member, this node's too, to its host and port. `clock` is
-    monotonic, in seconds. Without `network` and `disk` it uses TCP and the real disk.
+    monotonic, in seconds. `level` is the highest feature level that this node supports. Without
+    `network` and `disk` it uses TCP and the real disk.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Consensus:
         *,
         clock: Callable[[], float],
         rng: random.Random,
+        level: int = 1,
         network: Network | None = None,
         disk: Disk | None = None,
     ) -> None:
@@ -52,6 +54,7 @@ class Consensus:
         self._settings = settings
         self._clock = clock
         self._rng = rng
+        self._level = level
         self._cluster_id = cluster_id(settings.cluster, members)
         self._network = network or TcpNetwork(
             node_name, self._members, self._cluster_id, secret, settings, clock, rng
@@ -72,8 +75,8 @@ class Consensus:
     async def start(self) -> None:
         """Load what is on disk and join the cluster.
 
-        Raises Damaged or Misconfigured when this data directory must not be used, and OSError
-        when the address cannot be bound.
+        Raises Damaged or Misconfigured when this data directory must not be used, Halted when a
+        newer release is needed for it, and OSError when the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -99,6 +102,7 @@ class Consensus:
             self.stats,
         )
         self._engine.fsync_observers = self.observe_fsync
+        self._engine.level = self._level
         try:
             await self._network.start(self._engine.link)
         except BaseException:
@@ -216,9 +220,10 @@ class Consensus:
         engine, now = self._running, self._clock()
         statuses = []
         for peer in engine.others:
-            match_index = age = None
+            match_index = age = level = None
             if engine.leadership is not None:
                 progress = engine.leadership.progress(peer)
                 match_index, age = progress.match, now - progress.last_response
-            statuses.append(PeerStatus(peer, engine.connected(peer), match_index, age))
+                level = progress.level if engine.connected(peer) else None
+            statuses.append(PeerStatus(peer, engine.connected(peer), match_index, age, level))
         return statuses

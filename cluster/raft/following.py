@@ -76,14 +76,15 @@ class Following:
         """The answer when the log does not hold the entry before; None when it does."""
         engine, log, prev = self._engine, self._engine.log, message.prev_index
         if prev > log.last_index:
-            return AppendReply(engine.term, False, prev, hint_index=log.last_index + 1)
+            end = log.last_index + 1
+            return AppendReply(engine.term, False, prev, hint_index=end, level=engine.level)
         held = log.term_at(prev)
         if held is None or held == message.prev_term:
             return None  # what is no longer in memory is committed, and agrees
         if prev <= engine.commit_index:
             raise Halted(f"the leader's entry {prev} differs from the committed one")
         first = log.first_index_of_term(prev, floor=engine.commit_index)
-        return AppendReply(engine.term, False, prev, hint_index=first, hint_term=held)
+        return AppendReply(engine.term, False, prev, first, held, engine.level)
 
     def _take(self, message: Append) -> None:
         engine, log = self._engine, self._engine.log
@@ -119,7 +120,8 @@ class Following:
             return
         if pending.complete:
             engine.storage.save_caught_up()
-        engine.send(pending.leader, AppendReply(engine.term, True, pending.index))
+        reply = AppendReply(engine.term, True, pending.index, level=engine.level)
+        engine.send(pending.leader, reply)
 
     def _on_chunk(self, peer: str, message: SnapshotChunk) -> None:
         engine = self._engine
@@ -180,6 +182,8 @@ class Following:
                     self._end_installation()  # it has come about otherwise
                     return
                 remains = loading.finish()
+            except NotImplementedError as error:
+                raise Halted(f"the leader's snapshot cannot be loaded: {error}") from error
             except (Damaged, ValueError) as error:
                 _logger.error("%s: a received snapshot is refused: %s", engine.name, error)
                 self._end_installation()

@@ -42,7 +42,10 @@ class Loading(Protocol):
     """A dump that is being loaded; each step costs a bounded time."""
 
     def add(self, chunk: bytes) -> None:
-        """Take the next chunk; ValueError when it is damaged."""
+        """Take the next chunk; ValueError when it is damaged.
+
+        NotImplementedError when it is sound, and only a newer release can load it.
+        """
 
     def finish(self) -> Iterable[None]:
         """Replace the state; ValueError, and no change, when something is missing.
@@ -65,7 +68,7 @@ class StateMachine(Protocol):
         """
 
     def load(self, chunks: Iterable[bytes]) -> None:
-        """Replace the state by a dumped one, all or nothing; ValueError when it is damaged."""
+        """Replace the state by a dumped one, all or nothing; raises as `Loading` does."""
 
     def loading(self) -> Loading:
         """Begin to load a dump, while the present state goes on until it is replaced."""
@@ -101,12 +104,14 @@ class Observer:
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """How another member looks from here; the last two are known to a leader only."""
+    """How another member looks from here; the last three are known to a leader only."""
 
     name: str
     connected: bool
     match_index: int | None
     last_response_age_s: float | None
+    level: int | None
+    """The feature level that it supports, if it has said so since it is connected."""
 
 
 class Replica(Protocol):

@@ -195,6 +195,7 @@ class Leadership:
     def _on_append_reply(self, peer: str, reply: AppendReply) -> None:
         engine, progress = self._engine, self._progress[peer]
         progress.last_response = engine.clock()
+        progress.level = reply.level
         if not reply.accepted:
             if progress.refused(reply, self._next_try(reply)):
                 self._advance(peer)

@@ -73,6 +73,8 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=6):
     index: int
     hint_index: int = 0
     hint_term: int = 0
+    level: int = 1
+    """The highest feature level that the sender's release supports."""
 
 
 class SnapshotChunk(msgspec.Struct, frozen=True, array_like=True, tag=7):

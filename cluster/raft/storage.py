@@ -14,7 +14,7 @@ import msgspec
 
 from timeball.cluster.raft.disk import Disk, Lock
 from timeball.cluster.raft.entry import Entry, MemoryLog
-from timeball.cluster.raft.errors import Damaged
+from timeball.cluster.raft.errors import Damaged, Halted
 from timeball.cluster.raft.interface import StateMachine
 from timeball.cluster.raft.journal import Journal, segment_name
 from timeball.cluster.raft.metadata import Metadata, MetadataStore
@@ -47,7 +47,7 @@ class Storage:
     def open(self, cluster_id: str, node: str, machine: StateMachine) -> None:
         """Load what is there into the state machine and the log.
 
-        Raises Damaged or Misconfigured when the node must not start.
+        Raises Damaged, Misconfigured or Halted when the node must not start.
         """
         self._lock = self._disk.lock(self._directory)
         self.snapshots.clean()
@@ -72,6 +72,8 @@ class Storage:
                 continue
             try:
                 machine.load(found.chunks())
+            except NotImplementedError as error:
+                raise Halted(f"{found.path} cannot be loaded: {error}") from error
             except ValueError as error:
                 damages.append(Damaged(found.path, f"the state machine refused it: {error}"))
                 continue
