@@ -256,6 +256,84 @@ async def test_oper_07_half_of_the_queue_is_kept_for_what_ends_work():
 
 
 @virtual
+async def test_oper_07_a_crowd_is_let_in_only_as_far_as_the_queue_drains_in_time():
+    """A node whose entries hold 100 and take 0.1 s is offered 5,000 a second for 10 s."""
+    bench = Bench(entry_weight=100, max_in_flight=1)
+    loop, waits = bench.loop, []
+
+    async def work():
+        while True:
+            await asyncio.sleep(0.1)
+            if bench.replica.applied < len(bench.replica.log):
+                bench.replica.commit()
+
+    def told(began):
+        return lambda future: waits.append((began, loop.time() - began, future.exception()))
+
+    working = loop.create_task(work())
+    for _ in range(1_000):
+        for _ in range(50):
+            if not bench.commit.congested:
+                bench.commit.propose("create").add_done_callback(told(loop.time()))
+        await asyncio.sleep(0.01)
+    offered_until = loop.time()
+    while bench.commit.congested:  # noqa: ASYNC110 — a client that tries again
+        await asyncio.sleep(0.01)
+    assert loop.time() - offered_until < 1, "it recovers at once"
+    await asyncio.sleep(5)
+    working.cancel()
+    assert {error for _, _, error in waits} == {None}
+    assert len(waits) > 0.9 * 10_000, "the node is kept busy"
+    assert max(wait for began, wait, _ in waits if began > waits[0][0] + 2) < 0.8
+    assert max(wait for _, wait, _ in waits) < 2, "before the pace is known, too"
+
+
+async def a_bench_whose_pace_is_known() -> Bench:
+    """Its entries hold 10 and take 0.1 s each; nothing waits any more."""
+    bench = Bench(entry_weight=10, max_in_flight=1)
+    for _ in range(30):
+        bench.commit.propose("create")
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+        bench.replica.commit()
+    return bench
+
+
+@virtual
+async def test_a_burst_is_judged_by_the_pace_that_was_known_before():
+    bench = await a_bench_whose_pace_is_known()
+    taken = 0
+    while not bench.commit.congested:
+        bench.commit.propose("create")
+        taken += 1
+    assert taken in (50, 51), "half a second's worth"
+    await turn()
+    assert bench.commit.pending < 45
+    assert bench.commit.congested, "what is written counts until it is committed"
+
+
+@virtual
+async def test_what_was_measured_long_ago_says_nothing_of_a_burst():
+    bench = await a_bench_whose_pace_is_known()
+    await asyncio.sleep(bench.commit._settings.deadline_s)
+    for _ in range(100):
+        assert not bench.commit.congested
+        bench.commit.propose("create")
+
+
+@virtual
+async def test_the_pace_of_entries_that_leave_nothing_behind_is_not_measured():
+    bench = Bench(entry_weight=10, max_in_flight=1)
+    for _ in range(5):
+        bench.commit.propose("create")
+        await asyncio.sleep(0.2)
+        bench.replica.commit()
+    for _ in range(100):
+        assert not bench.commit.congested, "an idle node has done one in 0.2 s, and can do more"
+        bench.commit.propose("create")
+
+
+@virtual
 async def test_a_burst_on_an_idle_node_is_welcome():
     bench = Bench()
     for _ in range(50):
