@@ -5,10 +5,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONSAFEPATH := 1
 
-.PHONY: demo test check lint types layers format clean
+.PHONY: demo chaos test check lint types layers format clean
 
 demo: $(STAMP)
 	$(BIN)/timeball demo
+
+# A cluster under load and faults for MINUTES; SEED repeats a schedule of faults.
+MINUTES ?= 3
+chaos: $(STAMP)
+	$(BIN)/timeball bench chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -43,8 +43,8 @@ class Finding(msgspec.Struct, frozen=True):
 Checker = Callable[[Run], Finding]
 
 
-class _Case:
-    """Gathers a finding."""
+class Case:
+    """Gathers the finding of one checker."""
 
     def __init__(self, rule: str) -> None:
         self._rule = rule
@@ -52,15 +52,17 @@ class _Case:
         self._violations: list[Violation] = []
 
     def violated(self, subject: str, detail: str) -> None:
+        """Note that something was not as it must be."""
         self._violations.append(Violation(self._rule, subject, detail))
 
     def finding(self) -> Finding:
+        """What was found."""
         return Finding(self._rule, self.examined, self._violations)
 
 
 def check_lost(run: Run) -> Finding:
     """Nothing acknowledged is lost: jobs, accepted completions, cancels and replays."""
-    case = _Case("lost")
+    case = Case("lost")
     for creation in run.creations.values():
         case.examined += 1
         if creation.job_id not in run.jobs:
@@ -77,7 +79,7 @@ def _may_have_none(run: Run, creation: Creation) -> bool:
     return creation.job_id in run.cancels and isinstance(creation.schedule, Every | Cron)
 
 
-def _completions_lost(run: Run, case: _Case) -> None:
+def _completions_lost(run: Run, case: Case) -> None:
     for execution_id, answers in run.answers.items():
         accepted = [answer for answer in answers if answer.verdict == "accepted"]
         if not accepted:
@@ -101,7 +103,7 @@ def _completions_lost(run: Run, case: _Case) -> None:
                 )
 
 
-def _cancels_lost(run: Run, case: _Case) -> None:
+def _cancels_lost(run: Run, case: Case) -> None:
     delivered = {delivery.token for delivery in run.of(Delivered)}
     for job_id, cancel in run.cancels.items():
         case.examined += 1
@@ -119,7 +121,7 @@ def _cancels_lost(run: Run, case: _Case) -> None:
                     )
 
 
-def _replays_lost(run: Run, case: _Case) -> None:
+def _replays_lost(run: Run, case: Case) -> None:
     for replay in run.of(ReplayAcknowledged):
         if replay.status != "replayed":
             continue
@@ -140,7 +142,7 @@ def _replays_lost(run: Run, case: _Case) -> None:
 
 def check_early(run: Run) -> Finding:
     """No delivery and no grant before the due time, nor before what the job's creator asked for."""
-    case = _Case("early")
+    case = Case("early")
     for delivery in run.of(Delivered):
         case.examined += 1
         floor_ms = max(delivery.due_ms, delivery.nominal_ms)
@@ -179,7 +181,7 @@ def _earliest_ms(creation: Creation) -> int:
 
 def check_double_accepted(run: Run) -> Finding:
     """At most one completion of an execution is accepted, and it is granted to nobody after."""
-    case = _Case("double_accepted")
+    case = Case("double_accepted")
     for execution_id, answers in run.answers.items():
         completions = [a for a in answers if a.kind == "complete" and a.verdict == "accepted"]
         case.examined += len(completions)
@@ -203,7 +205,7 @@ def check_double_accepted(run: Run) -> Finding:
 
 def check_stale_accepted(run: Run) -> Finding:
     """A report is refused when a later grant had reached somebody before it was sent."""
-    case = _Case("stale_accepted")
+    case = Case("stale_accepted")
     for execution_id, answers in run.answers.items():
         deliveries = run.deliveries.get(execution_id, [])
         for answer in answers:
@@ -229,7 +231,7 @@ def check_missed_occurrences(run: Run) -> Finding:
 
     A job that does not catch up on all may fold nominal times, if it counts them.
     """
-    case = _Case("missed_occurrences")
+    case = Case("missed_occurrences")
     for creation, expected in _expected_nominals(run):
         found = {instant_ms(v.nominal_at) for v in run.executions_by_job.get(creation.job_id, [])}
         acked_ms = creation.acked_us // 1000
@@ -266,7 +268,7 @@ def _expected_nominals(run: Run) -> list[tuple[Creation, list[int]]]:
 
 def check_duplicate_occurrences(run: Run) -> Finding:
     """One execution for each (job, nominal time), and none at a time the schedule doesn't name."""
-    case = _Case("duplicate_occurrences")
+    case = Case("duplicate_occurrences")
     by_identity: dict[tuple[str, int], set[str]] = defaultdict(set)
     listed: set[str] = set()
     for view in run.final.executions:
@@ -287,7 +289,7 @@ def check_duplicate_occurrences(run: Run) -> Finding:
     return case.finding()
 
 
-def _unasked_occurrences(case: _Case, creation: Creation, nominals: list[int]) -> None:
+def _unasked_occurrences(case: Case, creation: Creation, nominals: list[int]) -> None:
     if not nominals:
         return
     if isinstance(creation.schedule, Every | Cron):
@@ -300,7 +302,7 @@ def _unasked_occurrences(case: _Case, creation: Creation, nominals: list[int]) -
 
 def check_duplicate_jobs(run: Run) -> Finding:
     """One job for each request and each idempotency key, however often the create was repeated."""
-    case = _Case("duplicate_jobs")
+    case = Case("duplicate_jobs")
     by_key: dict[str, set[str]] = defaultdict(set)
     by_request: dict[tuple[str, int], set[str]] = defaultdict(set)
     for ack in run.of(JobAcknowledged):
@@ -312,7 +314,8 @@ def check_duplicate_jobs(run: Run) -> Finding:
         if len(jobs) > 1:
             case.violated(subject, f"made the jobs {sorted(jobs)}")
     answered = {request_id for request_id, _ in by_request}
-    unanswered = sum(e.jobs for e in run.of(CreateSent) if e.request_id not in answered)
+    asked = {sent.request_id: sent.jobs for sent in run.of(CreateSent)}
+    unanswered = sum(jobs for request_id, jobs in asked.items() if request_id not in answered)
     unasked = sorted(set(run.jobs) - set(run.creations))
     if len(unasked) > unanswered:
         for job_id in unasked:
@@ -322,7 +325,7 @@ def check_duplicate_jobs(run: Run) -> Finding:
 
 def check_tokens(run: Run) -> Finding:
     """Fencing tokens are unique, rise from attempt to attempt, and rise in real time."""
-    case = _Case("tokens")
+    case = Case("tokens")
     owners: dict[int, tuple[str, int]] = {}
     for delivery in run.of(Delivered):
         case.examined += 1
@@ -340,7 +343,7 @@ def check_tokens(run: Run) -> Finding:
     return case.finding()
 
 
-def _tokens_fell(run: Run, case: _Case) -> None:
+def _tokens_fell(run: Run, case: Case) -> None:
     """A grant asked for after another was in hand must have the higher token."""
     received = sorted(run.of(Delivered), key=lambda delivery: delivery.at_us)
     highest = 0
@@ -358,7 +361,7 @@ def _tokens_fell(run: Run, case: _Case) -> None:
 
 def check_undelivered(run: Run) -> Finding:
     """Every due execution is eventually delivered, and none is left on the way."""
-    case = _Case("undelivered")
+    case = Case("undelivered")
     settled_ms = run.final.asked_us // 1000 - SETTLED_MS
     for view in run.final.executions:
         case.examined += 1
@@ -374,7 +377,7 @@ def check_undelivered(run: Run) -> Finding:
 
 def check_replicas(run: Run) -> Finding:
     """All nodes answer, stand at one applied index, and hash to the same state."""
-    case = _Case("replicas")
+    case = Case("replicas")
     nodes = run.final.nodes
     case.examined = len(nodes)
     if len(nodes) != run.final.expected_nodes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from timeball.bench.chaos.commands import chaos
+from timeball.bench.console import leaves, telling, until_signalled
 from timeball.bench.demo import Outcome, run_demo
 from timeball.bench.load.commands import bench
 from timeball.bench.report import render
@@ -22,6 +22,8 @@ from timeball.client.errors import TimeballError
 from timeball.cluster.localcluster import NodeFailed
 
 __all__ = ["bench", "demo"]
+
+bench.add_command(chaos)
 
 LIMIT_S = 60.0
 """A demo that takes longer is stopped: its machine is too slow, or something hangs."""
@@ -48,7 +50,7 @@ def demo(as_json: bool, keep: Path | None) -> None:
         keep.mkdir(parents=True, exist_ok=True)
         if any(keep.iterdir()):
             raise click.BadParameter(f"{keep} is not empty", param_hint="--keep")
-    with _folder(keep) as folder, _telling() as tell:
+    with _folder(keep) as folder, telling() as tell:
         outcome = _run(folder, tell)
     if as_json:
         click.echo(outcome.as_json())
@@ -59,25 +61,20 @@ def demo(as_json: bool, keep: Path | None) -> None:
 
 def _run(folder: Path, tell: Callable[[str], None]) -> Outcome:
     try:
-        return asyncio.run(_until_signalled(folder, tell))
+        return asyncio.run(until_signalled(_in_time(folder, tell)))
     except (asyncio.CancelledError, KeyboardInterrupt):
         click.echo("Interrupted; every process is ended.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except (ExceptionGroup, *_FORESEEN) as error:
-        leaves = list(_leaves(error))
-        if not all(isinstance(leaf, _FORESEEN) for leaf in leaves):
+        foreseen = list(leaves(error))
+        if not all(isinstance(leaf, _FORESEEN) for leaf in foreseen):
             raise
-        for leaf in leaves:
+        for leaf in foreseen:
             click.echo(f"FAILED: {type(leaf).__name__}: {leaf}", err=True)
         sys.exit(EXIT_BROKEN)
 
 
-async def _until_signalled(folder: Path, tell: Callable[[str], None]) -> Outcome:
-    """Run the demo; an interrupt or a terminal's end stops it in order, a second one faster."""
-    main = asyncio.current_task()
-    assert main is not None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+async def _in_time(folder: Path, tell: Callable[[str], None]) -> Outcome:
     limit = asyncio.timeout(LIMIT_S)
     try:
         async with limit:
@@ -87,14 +84,6 @@ async def _until_signalled(folder: Path, tell: Callable[[str], None]) -> Outcome
         raise NotSeen(f"not seen in time: {what}") from error
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
-
-
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
@@ -102,21 +91,3 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="timeball-demo-") as folder:
         yield Path(folder)
-
-
-@contextmanager
-def _telling() -> Iterator[Callable[[str], None]]:
-    """Show on stderr what happens: a live line at a terminal, a line for each step elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: click.echo(text, err=True)
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("Starting")
-
-        def tell(text: str) -> None:
-            progress.update(task, description=text)
-            progress.console.print(f"[dim]{text}[/]")
-
-        yield tell

@@ -18,19 +18,17 @@ import msgspec
 
 from timeball.bench.checkers import Finding, check
 from timeball.bench.evidence import Run
-from timeball.bench.history import FinalAnswers, Recorder, read_history
+from timeball.bench.history import Recorder, read_history
 from timeball.bench.metrics import Figures, measure
 from timeball.bench.planned import Planned, judge
 from timeball.bench.recording import RecordingClient
 from timeball.bench.scenario import Scenario
-from timeball.bench.watching import Nodes, asking
-from timeball.client.client import Client
+from timeball.bench.watching import asking, final_answers
 from timeball.cluster.localcluster import LocalCluster
 
 LEAST_EXECUTIONS = 500
 FAILOVER_LIMIT_MS = 1_500
 AGREE_S = 5.0
-PAGE_SIZE = 500
 CLIENT = "client"
 
 
@@ -106,7 +104,7 @@ async def run_demo(folder: Path, tell: Callable[[str], None]) -> Outcome:
         await scenario.run()
         tell("Stopping the workers, comparing the nodes")
         await scenario.end()
-        final = await _final_answers(client, nodes, len(urls), recorder)
+        final = await final_answers(client, nodes, len(urls), recorder.clock_us(), AGREE_S)
     tell("Checking the recorded history")
     run = Run(read_history([history, *scenario.histories()]), final)
     return Outcome(
@@ -115,19 +113,6 @@ async def run_demo(folder: Path, tell: Callable[[str], None]) -> Outcome:
         figures=measure(run),
         run=run,
         seconds=round(time.monotonic() - began, 1),
-    )
-
-
-async def _final_answers(
-    client: Client, nodes: Nodes, expected: int, recorder: Recorder
-) -> FinalAnswers:
-    views = await nodes.agreed(AGREE_S)
-    return FinalAnswers(
-        asked_us=recorder.clock_us(),
-        jobs=[job async for job in client.jobs(page_size=PAGE_SIZE)],
-        executions=[e async for e in client.executions(page_size=PAGE_SIZE)],
-        nodes=views,
-        expected_nodes=expected,
     )
 
 

@@ -1,4 +1,4 @@
-"""One worker process of the demo: ``python -m timeball.bench.demo_worker``.
+"""One worker process of the demo, or of chaos: ``python -m timeball.bench.demo_worker``.
 
 It runs the client library's own `Worker` and records all that it sees. What a handler does
 depends on the label in the job's payload; most do nothing, quickly, and a few misbehave on
@@ -59,6 +59,8 @@ class Handlers:
             case workload.ZOMBIE if context.attempt == 1:
                 self._complete_when_lost(context)
                 await asyncio.Event().wait()
+            case workload.SLOW:
+                await asyncio.sleep(workload.SLOW_S)
             case workload.ZOMBIE:
                 await asyncio.sleep(workload.ZOMBIE_REPEAT_S)
         return {"by": recorder.source}

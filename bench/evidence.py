@@ -17,6 +17,7 @@ import msgspec
 from timeball.bench.history import (
     AnyEvent,
     CancelAcknowledged,
+    CreateSent,
     Delivered,
     Event,
     FinalAnswers,
@@ -60,15 +61,23 @@ class Run:
 
     @cached_property
     def creations(self) -> dict[str, Creation]:
-        """Every acknowledged job, by id, with the answer that came first."""
+        """Every acknowledged job, by id, with the answer that came first.
+
+        A request may have been sent more than once before it was answered, and any of them
+        may have made the job: it was sent when it was first sent.
+        """
+        first_sent: dict[str, int] = {}
+        for sent in self.of(CreateSent):
+            first_sent.setdefault(sent.request_id, sent.at_us)
         creations: dict[str, Creation] = {}
         for ack in self.of(JobAcknowledged):
             known = creations.get(ack.job_id)
+            sent_us = min(ack.sent_us, first_sent.get(ack.request_id, ack.sent_us))
             creations[ack.job_id] = Creation(
                 job_id=ack.job_id,
                 label=known.label if known else ack.label,
                 schedule=known.schedule if known else ack.schedule,
-                sent_us=min(known.sent_us, ack.sent_us) if known else ack.sent_us,
+                sent_us=min(known.sent_us, sent_us) if known else sent_us,
                 acked_us=known.acked_us if known else ack.at_us,
                 next_fires=known.next_fires if known else ack.next_fires,
             )

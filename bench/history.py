@@ -16,11 +16,17 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, TypedDict
 
 import msgspec
 
-from timeball.client.messages import ClusterView, ExecutionView, JobView, Schedule
+from timeball.client.messages import (
+    ClusterView,
+    ExecutionStateName,
+    ExecutionView,
+    JobView,
+    Schedule,
+)
 
 MAX_LINE_BYTES = 256 * 1024
 """The longest line of a history; a payload never gets into it, so lines are short."""
@@ -137,6 +143,56 @@ class LeaderObserved(Event, frozen=True, kw_only=True, tag="leader_observed"):
     term: int
 
 
+class FaultStruck(Event, frozen=True, kw_only=True, tag="fault_struck"):
+    """The nemesis has just done what a fault begins with."""
+
+    number: int
+    """Counts the faults of a run from 1; the events of one fault share it."""
+    kind: str
+    targets: list[str]
+    """The nodes that it is about."""
+    leader: str | None
+    """Who led and served just before."""
+
+
+class FaultHealed(Event, frozen=True, kw_only=True, tag="fault_healed"):
+    """The nemesis has taken back what it did: nothing is broken any more."""
+
+    number: int
+
+
+class FaultOvercome(Event, frozen=True, kw_only=True, tag="fault_overcome"):
+    """All nodes are ready again, and one leads and serves."""
+
+    number: int
+
+
+class NodeEnded(Event, frozen=True, kw_only=True, tag="node_ended"):
+    """A node's process has ended; `code` is negative for the signal that ended it."""
+
+    node: str
+    code: int
+    asked: Literal["kill", "terminate"] | None
+    """What the harness had done to have it end; None: nothing."""
+
+
+class NodeComplained(Event, frozen=True, kw_only=True, tag="node_complained"):
+    """A node logged an error, which it must do for defects alone."""
+
+    node: str
+    line: str
+
+
+class StatusRead(Event, frozen=True, kw_only=True, tag="status_read"):
+    """A node answered what becomes of a one-shot job, as of `applied_index`."""
+
+    node: str
+    job_id: str
+    applied_index: int
+    state: ExecutionStateName | None
+    """The state of its execution; None: the node knows no such job."""
+
+
 AnyEvent = (
     CreateSent
     | JobAcknowledged
@@ -149,6 +205,12 @@ AnyEvent = (
     | ReportAnswered
     | ProcessSignalled
     | LeaderObserved
+    | FaultStruck
+    | FaultHealed
+    | FaultOvercome
+    | NodeEnded
+    | NodeComplained
+    | StatusRead
 )
 
 
@@ -163,6 +225,13 @@ class FinalAnswers(msgspec.Struct, frozen=True, kw_only=True):
     expected_nodes: int
 
 
+class Stamp(TypedDict):
+    """What every event has: who saw it, and when."""
+
+    at_us: int
+    source: str
+
+
 class Recorder:
     """Appends events to one process's file, each durable against the death of the process."""
 
@@ -173,6 +242,10 @@ class Recorder:
         self.clock_us = clock_us
         self._encoder = msgspec.json.Encoder()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def stamp(self) -> Stamp:
+        """What an event of this very moment begins with."""
+        return Stamp(at_us=self.clock_us(), source=self.source)
 
     def record(self, event: AnyEvent) -> None:
         """Write one event before returning; raises OSError when the file can't take it."""

@@ -103,10 +103,11 @@ def lag_of(deliveries: Sequence[Delivered]) -> Lag:
     lags = sorted(_ms(d.at_us - d.due_ms * 1000) for d in deliveries)
     if not lags:
         return Lag(0.0, 0.0, 0.0, 0)
-    return Lag(_rank(lags, 50), _rank(lags, 99), lags[-1], len(lags))
+    return Lag(rank(lags, 50), rank(lags, 99), lags[-1], len(lags))
 
 
-def _rank(ordered: Sequence[float], percent: int) -> float:
+def rank(ordered: Sequence[float], percent: int) -> float:
+    """The percentile of ordered values, by nearest rank; IndexError when there is none."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 

@@ -18,6 +18,7 @@ from timeball.bench.history import (
 from timeball.client import messages
 from timeball.client.client import Client
 from timeball.client.failover import Backoff
+from timeball.client.flow import Call, encode_request
 from timeball.client.messages import Failure, Hold, NewJob, Success
 
 QUICK = Backoff(base_ms=20, cap_ms=150)
@@ -31,21 +32,42 @@ class RecordingClient(Client):
     `submit`, which knows their labels.
     """
 
-    def __init__(self, urls: Sequence[str], recorder: Recorder) -> None:
-        super().__init__(urls, backoff=QUICK, attempt_timeout_ms=2_000)
+    def __init__(
+        self,
+        urls: Sequence[str],
+        recorder: Recorder,
+        *,
+        timeout_ms: int = 30_000,
+        attempt_timeout_ms: int = 2_000,
+        name: str | None = None,
+    ) -> None:
+        """`name` begins request ids, where several clients share a recorder."""
+        super().__init__(
+            urls, backoff=QUICK, timeout_ms=timeout_ms, attempt_timeout_ms=attempt_timeout_ms
+        )
         self.recorder = recorder
+        self._name = name or recorder.source
         self._requests = 0
 
+    def name_request(self) -> str:
+        """A new request id, for a `submit` that may have to be repeated."""
+        self._requests += 1
+        return f"{self._name}-{self._requests}"
+
     async def submit(
-        self, label: str, jobs: Sequence[NewJob], *, single: bool = False
+        self,
+        label: str,
+        jobs: Sequence[NewJob],
+        *,
+        single: bool = False,
+        request_id: str | None = None,
     ) -> list[messages.JobCreated]:
         """Create jobs in one request (`single`: the request for one job) and record the answer.
 
         Raises RuntimeError when the cluster refuses one, beside what `Client` raises.
         """
         assert 1 <= len(jobs) <= messages.MAX_BATCH
-        self._requests += 1
-        request_id = f"{self.recorder.source}-{self._requests}"
+        request_id = request_id or self.name_request()
         sent_us = self.recorder.clock_us()
         self.recorder.record(
             CreateSent(
@@ -57,7 +79,9 @@ class RecordingClient(Client):
             fields = {name: getattr(job, name) for name in job.__struct_fields__}
             results = [await self.create(**fields, request_id=request_id)]
         else:
-            results = await self.create_many(jobs)
+            body = encode_request({"jobs": jobs, "request_id": request_id})
+            batch = Call("POST", "/v1/jobs/batch", messages.JobsCreated, body)
+            results = (await self._call(batch)).results
         for position, (job, created) in enumerate(zip(jobs, results, strict=True)):
             if created.status == "refused":
                 raise RuntimeError(f"{label}: job {position} was refused: {created.problem}")

@@ -7,9 +7,8 @@ answer) before the next begins; only the load follows the clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from timeball.bench import workload
 from timeball.bench.history import (
@@ -23,7 +22,7 @@ from timeball.bench.history import (
 )
 from timeball.bench.processes import WorkerProcess
 from timeball.bench.recording import RecordingClient
-from timeball.bench.watching import GLANCE_S, Nodes, NotSeen, Watch
+from timeball.bench.watching import GLANCE_S, Nodes, NotSeen, Watch, in_time
 from timeball.client.messages import At, ExecutionView, NewJob, Retry
 from timeball.cluster.localcluster import LocalCluster
 
@@ -35,8 +34,6 @@ FAR_MS = 600_000
 STEP_S = 15.0
 """How long any single consequence may take to be seen."""
 STREAM_AFTER_RETURN_S = 1.0
-
-T = TypeVar("T")
 
 
 class Scenario:
@@ -81,7 +78,7 @@ class Scenario:
             stop.set()
         self._tell("Waiting for the last executions")
         await asyncio.sleep(max(0, begin_ms + LOAD_MS - self._now_ms()) / 1000)
-        await self._until_idle()
+        await self._nodes.idle(STEP_S)
 
     async def end(self) -> None:
         """End every worker process; safe to repeat."""
@@ -169,7 +166,7 @@ class Scenario:
         self._tell(f"{following.node} leads; restarting {leader.node}")
         self._signalled(leader.node, "start")
         await self._cluster.restart(leader.node)
-        await self._caught_up(leader.node)
+        await self._nodes.caught_up(leader.node, STEP_S)
 
     # --- what steps are made of --------------------------------------------------------------
 
@@ -212,30 +209,7 @@ class Scenario:
                     return execution
                 await asyncio.sleep(GLANCE_S)
 
-        return await _in_time("a dead letter", look())
-
-    async def _caught_up(self, name: str) -> None:
-        async def look() -> None:
-            while True:
-                views = {view.node: view for view in await self._nodes.views()}
-                highest = max((view.commit_index for view in views.values()), default=0)
-                if name in views and len(views) > 1 and views[name].applied_index >= highest:
-                    return
-                await asyncio.sleep(GLANCE_S)
-
-        await _in_time(f"{name} with all that was committed", look())
-
-    async def _until_idle(self) -> None:
-        """Wait until no execution is scheduled, leased or running anywhere."""
-
-        async def look() -> None:
-            while True:
-                leader = await self._nodes.leader()
-                if not any(queue.scheduled + queue.leased for queue in leader.queues):
-                    return
-                await asyncio.sleep(0.1)
-
-        await _in_time("the end of all executions", look())
+        return await in_time("a dead letter", look(), STEP_S)
 
     def _signalled(self, node: str, what: Signal, *, led: bool = False) -> None:
         self._recorder.record(
@@ -250,11 +224,3 @@ class Scenario:
 
     def _now_ms(self) -> int:
         return self._recorder.clock_us() // 1000
-
-
-async def _in_time(what: str, seeing: Awaitable[T]) -> T:
-    try:
-        async with asyncio.timeout(STEP_S):
-            return await seeing
-    except TimeoutError:
-        raise NotSeen(f"not seen within {STEP_S:g} s: {what}") from None

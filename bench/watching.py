@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from timeball.bench.history import AnyEvent, Event, HistoryReader, LeaderObserved, Recorder
+from timeball.bench.history import (
+    AnyEvent,
+    Event,
+    FinalAnswers,
+    HistoryReader,
+    LeaderObserved,
+    Recorder,
+)
 from timeball.client.client import Client
 from timeball.client.errors import TimeballError
 from timeball.client.messages import ClusterView
 
 GLANCE_S = 0.02
 """How often a condition is looked at."""
+IDLE_GLANCE_S = 0.1
+PAGE_SIZE = 500
+"""Of the lists of final answers."""
 ANSWER_MS = 600
 """A node that takes longer than this to say how it stands counts as silent."""
 
@@ -33,6 +44,15 @@ async def until_seen(what: str, look: Callable[[], T | None], timeout_s: float) 
             while (seen := look()) is None:  # noqa: ASYNC110 - a file wakes nobody
                 await asyncio.sleep(GLANCE_S)
             return seen
+    except TimeoutError:
+        raise NotSeen(f"not seen within {timeout_s:g} s: {what}") from None
+
+
+async def in_time(what: str, seeing: Awaitable[T], timeout_s: float) -> T:
+    """Wait for a sight; raises NotSeen, naming `what`, after `timeout_s`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await seeing
     except TimeoutError:
         raise NotSeen(f"not seen within {timeout_s:g} s: {what}") from None
 
@@ -87,6 +107,11 @@ class Nodes:
         views = await asyncio.gather(*(self.view(name, digest=digest) for name in self._clients))
         return [view for view in views if view is not None]
 
+    async def snapshot(self, name: str) -> None:
+        """Have a node begin a snapshot, if it can be asked and does not write one already."""
+        with contextlib.suppress(TimeballError):
+            await self._clients[name].take_snapshot()
+
     async def leader(self, *, above_term: int = 0, timeout_s: float = 15.0) -> ClusterView:
         """Wait for a node that leads and serves in a later term, and record it; raises NotSeen."""
         try:
@@ -125,6 +150,31 @@ class Nodes:
         except TimeoutError:
             return views
 
+    async def caught_up(self, name: str, timeout_s: float) -> None:
+        """Wait until a node has applied all that is committed anywhere; raises NotSeen."""
+
+        async def look() -> None:
+            while True:
+                views = {view.node: view for view in await self.views()}
+                highest = max((view.commit_index for view in views.values()), default=0)
+                if name in views and len(views) > 1 and views[name].applied_index >= highest:
+                    return
+                await asyncio.sleep(GLANCE_S)
+
+        await in_time(f"{name} with all that was committed", look(), timeout_s)
+
+    async def idle(self, timeout_s: float) -> None:
+        """Wait until no execution is scheduled, leased or running anywhere; raises NotSeen."""
+
+        async def look() -> None:
+            while True:
+                leader = await self.leader()
+                if not any(queue.scheduled + queue.leased for queue in leader.queues):
+                    return
+                await asyncio.sleep(IDLE_GLANCE_S)
+
+        await in_time("the end of all executions", look(), timeout_s)
+
     def _observed(self, view: ClusterView) -> None:
         self._recorder.record(
             LeaderObserved(
@@ -145,3 +195,17 @@ async def asking(urls: Mapping[str, str], recorder: Recorder) -> AsyncIterator[N
             for name, url in urls.items()
         }
         yield Nodes(clients, recorder)
+
+
+async def final_answers(
+    client: Client, nodes: Nodes, expected: int, asked_us: int, agree_s: float
+) -> FinalAnswers:
+    """What the cluster answers when a run is over; nodes get `agree_s` to stand at one index."""
+    views = await nodes.agreed(agree_s)
+    return FinalAnswers(
+        asked_us=asked_us,
+        jobs=[job async for job in client.jobs(page_size=PAGE_SIZE)],
+        executions=[e async for e in client.executions(page_size=PAGE_SIZE)],
+        nodes=views,
+        expected_nodes=expected,
+    )

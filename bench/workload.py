@@ -24,9 +24,11 @@ KEYED = "keyed"
 UNWANTED = "unwanted"
 CRASH = "crash"
 ZOMBIE = "zombie"
+SLOW = "slow"
 
 ZOMBIE_REPEAT_S = 1.5
 """How long the second holder works: the first reports late while it does."""
+SLOW_S = 0.4
 FLAKY_FAILURES = 2
 POISON_ATTEMPTS = 3
 KEY = "invoice-2024-17"

@@ -17,7 +17,7 @@ from timeball.client import messages
 from timeball.client.errors import TimeballError
 from timeball.client.failover import Backoff, Nodes
 from timeball.client.flow import Call, Policy, encode_request, flow, in_batches
-from timeball.client.messages import NewJob, Retry, Schedule
+from timeball.client.messages import Consistency, NewJob, Retry, Schedule
 from timeball.client.transport import AsyncTransport
 
 T = TypeVar("T")
@@ -37,6 +37,12 @@ class Client:
     `timeball.client.errors`: `Unavailable` and `Overloaded` when certainly nothing happened,
     `OutcomeUnknown` when something may have.
 
+    Reads are answered by any node from what it has applied, which may be a moment behind. A read
+    with `consistency="strong"` shows all that anybody was answered before it began; one with
+    `min_index` shows what was written up to that position of the log. `seen_index` is the highest
+    position that this client was told: with `read_your_writes`, every read is at least as fresh,
+    so that it shows what this client wrote, and never less than it read before.
+
     Use as ``async with Client(urls) as client``, or call `close`. Not for several event loops.
     """
 
@@ -47,6 +53,7 @@ class Client:
         timeout_ms: int = 30_000,
         attempt_timeout_ms: int = 5_000,
         connections: int = 100,
+        read_your_writes: bool = False,
         backoff: Backoff | None = None,
         rng: Random | None = None,
     ) -> None:
@@ -55,7 +62,10 @@ class Client:
         self.timeout_ms = timeout_ms
         self.attempt_timeout_ms = attempt_timeout_ms
         self.rng = rng or SystemRandom()
-        self._policy = Policy(Nodes(parse_urls(urls)), backoff or Backoff(), self.rng, _loop_ms)
+        self.read_your_writes = read_your_writes
+        self.seen_index = 0
+        nodes = Nodes(parse_urls(urls))
+        self._policy = Policy(nodes, backoff or Backoff(), self.rng, _loop_ms, self._saw)
         self._transport = AsyncTransport(connections)
 
     async def __aenter__(self) -> Self:
@@ -139,18 +149,31 @@ class Client:
             results.extend(created.results)
         return results
 
-    async def job(self, job_id: str) -> messages.JobView:
+    async def job(
+        self, job_id: str, *, consistency: Consistency = "applied", min_index: int = 0
+    ) -> messages.JobView:
         """Read a job. Raises `NotFound`."""
-        return await self._get(f"/v1/jobs/{_segment(job_id)}", messages.JobView)
+        fresh = self._fresh(consistency, min_index)
+        return await self._get(f"/v1/jobs/{_segment(job_id)}", messages.JobView, **fresh)
 
     async def jobs(
-        self, *, queue: str | None = None, state: str | None = None, page_size: int = 100
+        self,
+        *,
+        queue: str | None = None,
+        state: str | None = None,
+        page_size: int = 100,
+        consistency: Consistency = "applied",
+        min_index: int = 0,
     ) -> AsyncIterator[messages.JobView]:
-        """Iterate over jobs, newest first, page by page. Raises `NotFound` for the queue."""
+        """Iterate over jobs, newest first, page by page. Raises `NotFound` for the queue.
+
+        Each page is as fresh as asked for when it is read.
+        """
         query = {"queue": queue, "state": state, "limit": page_size}
         cursor: str | None = None
         while True:
-            page = await self._get("/v1/jobs", messages.JobList, **query, cursor=cursor)
+            fresh = self._fresh(consistency, min_index)
+            page = await self._get("/v1/jobs", messages.JobList, **query, **fresh, cursor=cursor)
             for job in page.jobs:
                 yield job
             if (cursor := page.cursor) is None:
@@ -167,9 +190,13 @@ class Client:
 
     # --- executions --------------------------------------------------------------------------
 
-    async def execution(self, execution_id: str) -> messages.ExecutionView:
+    async def execution(
+        self, execution_id: str, *, consistency: Consistency = "applied", min_index: int = 0
+    ) -> messages.ExecutionView:
         """Read an execution with its attempts. Raises `NotFound`."""
-        return await self._get(f"/v1/executions/{_segment(execution_id)}", messages.ExecutionView)
+        path = f"/v1/executions/{_segment(execution_id)}"
+        fresh = self._fresh(consistency, min_index)
+        return await self._get(path, messages.ExecutionView, **fresh)
 
     async def executions(
         self,
@@ -178,18 +205,32 @@ class Client:
         job: str | None = None,
         state: str | None = None,
         page_size: int = 100,
+        consistency: Consistency = "applied",
+        min_index: int = 0,
     ) -> AsyncIterator[messages.ExecutionView]:
-        """Iterate over executions, newest first. Raises `NotFound` for the queue or job."""
+        """Iterate over executions, newest first. Raises `NotFound` for the queue or job.
+
+        Each page is as fresh as asked for when it is read.
+        """
         query = {"queue": queue, "job": job, "state": state, "limit": page_size}
-        async for execution in self._execution_pages("/v1/executions", query):
+        pages = self._execution_pages("/v1/executions", query, consistency, min_index)
+        async for execution in pages:
             yield execution
 
     async def dead(
-        self, *, queue: str | None = None, page_size: int = 100
+        self,
+        *,
+        queue: str | None = None,
+        page_size: int = 100,
+        consistency: Consistency = "applied",
+        min_index: int = 0,
     ) -> AsyncIterator[messages.ExecutionView]:
-        """Iterate over dead letters, newest first. Raises `NotFound` for the queue."""
+        """Iterate over dead letters, newest first. Raises `NotFound` for the queue.
+
+        Each page is as fresh as asked for when it is read.
+        """
         query = {"queue": queue, "limit": page_size}
-        async for execution in self._execution_pages("/v1/dead", query):
+        async for execution in self._execution_pages("/v1/dead", query, consistency, min_index):
             yield execution
 
     async def replay(self, execution_ids: Sequence[str]) -> list[messages.Replayed]:
@@ -278,11 +319,12 @@ class Client:
 
     # --- the cluster -------------------------------------------------------------------------
 
-    async def cluster(self, *, digest: bool = False) -> messages.ClusterView:
+    async def cluster(
+        self, *, digest: bool = False, consistency: Consistency = "applied", min_index: int = 0
+    ) -> messages.ClusterView:
         """Read the cluster as the answering node sees it; `digest` adds the state's hash."""
-        return await self._get(
-            "/v1/cluster", messages.ClusterView, digest="true" if digest else None
-        )
+        query = {"digest": "true" if digest else None, **self._fresh(consistency, min_index)}
+        return await self._get("/v1/cluster", messages.ClusterView, **query)
 
     async def take_snapshot(self) -> messages.SnapshotBegun:
         """Have a node write a snapshot: with several URLs, whichever answers.
@@ -305,15 +347,32 @@ class Client:
         return results
 
     async def _execution_pages(
-        self, path: str, query: dict[str, str | int | None]
+        self,
+        path: str,
+        query: dict[str, str | int | None],
+        consistency: Consistency,
+        min_index: int,
     ) -> AsyncIterator[messages.ExecutionView]:
         cursor: str | None = None
         while True:
-            page = await self._get(path, messages.ExecutionList, **query, cursor=cursor)
+            fresh = self._fresh(consistency, min_index)
+            page = await self._get(path, messages.ExecutionList, **query, **fresh, cursor=cursor)
             for execution in page.executions:
                 yield execution
             if (cursor := page.cursor) is None:
                 return
+
+    def _fresh(self, consistency: Consistency, min_index: int) -> dict[str, str | int | None]:
+        """Make the query of a read that is to be so fresh; what is the default is left out."""
+        if self.read_your_writes:
+            min_index = max(min_index, self.seen_index)
+        return {
+            "consistency": None if consistency == "applied" else consistency,
+            "min_index": min_index or None,
+        }
+
+    def _saw(self, index: int) -> None:
+        self.seen_index = max(self.seen_index, index)
 
     async def _get(self, path: str, answer: type[T], **query: str | int | None) -> T:
         given = {name: value for name, value in query.items() if value is not None}

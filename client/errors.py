@@ -12,6 +12,7 @@
     │   └── LeaseLost           409      the fencing token is not the latest
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
+    ├── NotCaughtUp             503      the node has not applied what the read asks for
     ├── OutcomeUnknown          503      may or may not have been applied; safe to repeat
     └── InternalError           500
 
@@ -172,6 +173,15 @@ class Unavailable(TimeballError):
     outcome = "not_applied"
 
 
+class NotCaughtUp(TimeballError):
+    """The node has not applied in time what a read asks for; another may have."""
+
+    status = 503
+    code = "not-caught-up"
+    title = "This node has not applied that far"
+    outcome = "not_applied"
+
+
 class OutcomeUnknown(TimeballError):
     """The write may or may not have been applied; repeat it with the same request id."""
 
@@ -201,6 +211,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         LeaseLost,
         Overloaded,
         Unavailable,
+        NotCaughtUp,
         OutcomeUnknown,
         InternalError,
     )

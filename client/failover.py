@@ -11,6 +11,7 @@ is tested in virtual time. One call makes a bounded number of attempts within it
     OUTCOME_UNKNOWN    the next node, after a pause              yes
     INTERNAL           the next node, after a pause              yes
     OVERLOADED         the next node, after a pause              no
+    BEHIND             the next node, at once                    no
 
 "At once" holds until each node has been asked in this round; then there is a pause too. A
 pause is what the cluster asked for (`Retry-After`) plus "full jitter": a uniform share of an
@@ -41,6 +42,7 @@ class Trouble(enum.Enum):
     OUTCOME_UNKNOWN = "does not know the outcome"
     INTERNAL = "failed inside"
     OVERLOADED = "is at its limit"
+    BEHIND = "has not applied that far"
 
 
 class Rule(NamedTuple):
@@ -58,6 +60,7 @@ RULES = {
     Trouble.OUTCOME_UNKNOWN: Rule(at_once=False, maybe_applied=True),
     Trouble.INTERNAL: Rule(at_once=False, maybe_applied=True),
     Trouble.OVERLOADED: Rule(at_once=False, maybe_applied=False),
+    Trouble.BEHIND: Rule(at_once=True, maybe_applied=False),
 }
 
 

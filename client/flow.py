@@ -16,7 +16,7 @@ import msgspec
 
 from timeball.client import errors
 from timeball.client.failover import Attempts, Backoff, Nodes, Trouble
-from timeball.client.messages import MAX_BATCH, MAX_BODY_BYTES, Problem
+from timeball.client.messages import MAX_BATCH, MAX_BODY_BYTES, MAX_DIGITS, Problem
 
 T = TypeVar("T")
 
@@ -69,6 +69,8 @@ class Reply(NamedTuple):
     content_type: str
     body: bytes
     retry_after: str = ""
+    applied_index: str = ""
+    """How far the state was that it was given from."""
 
 
 class NoReply(NamedTuple):
@@ -85,6 +87,8 @@ class Policy(NamedTuple):
     backoff: Backoff
     rng: Random
     now_ms: Callable[[], int]
+    seen: Callable[[int], None] = lambda _: None
+    """Is told the position of the log that each answer tells."""
 
 
 Steps = Generator[Send | Pause, Reply | NoReply | None, T]
@@ -113,6 +117,8 @@ def flow(call: Call[T], policy: Policy, timeout_ms: int, attempt_timeout_ms: int
             max(1, min(patience_ms, left_ms)),
         )
         assert reply is not None, "a Send is answered with a Reply or NoReply"
+        if isinstance(reply, Reply):
+            policy.seen(_number(reply.applied_index, MAX_DIGITS))
         trouble, error = _judge(reply, attempts.url)
         if error is None:
             attempts.succeeded()
@@ -147,6 +153,7 @@ def _judge(reply: Reply | NoReply, url: str) -> tuple[Trouble | None, errors.Tim
 _TROUBLES: dict[type[errors.TimeballError], Trouble] = {
     errors.Unavailable: Trouble.NO_LEADER,
     errors.Overloaded: Trouble.OVERLOADED,
+    errors.NotCaughtUp: Trouble.BEHIND,
     errors.OutcomeUnknown: Trouble.OUTCOME_UNKNOWN,
     errors.InternalError: Trouble.INTERNAL,
 }
@@ -177,7 +184,12 @@ def _error(reply: Reply, url: str) -> errors.TimeballError:
 
 
 def _seconds_ms(text: str) -> int:
-    return int(text) * 1_000 if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    return _number(text, 7) * 1_000
+
+
+def _number(text: str, most_digits: int) -> int:
+    """Read a number of a header; 0 when it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= most_digits else 0
 
 
 def _last_word(

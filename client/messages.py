@@ -28,6 +28,8 @@ MAX_DIGITS = 16
 """Of the numbers that identifiers are made of."""
 MAX_INSTANT_MS = 253_402_300_799_999
 """The end of the year 9999: the horizon of `at` and `after`."""
+MAX_INDEX = 2**53 - 1
+"""The highest position of the log that a read can ask for."""
 
 QUEUE_NAME = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"
 QueueName = Annotated[str, Meta(pattern=QUEUE_NAME)]
@@ -39,6 +41,8 @@ WorkerName = Annotated[str, Meta(min_length=1, max_length=128)]
 Token = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 Limit = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
 CatchUp = Literal["none", "one", "all"]
+Consistency = Literal["applied", "strong"]
+"""How fresh a read is at least; see the protocol, "Reads"."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

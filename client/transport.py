@@ -61,6 +61,7 @@ class AsyncTransport:
                     content_type=response.headers.get("Content-Type", ""),
                     body=await _bounded(response),
                     retry_after=response.headers.get("Retry-After", ""),
+                    applied_index=response.headers.get("Timeball-Applied-Index", ""),
                 )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return NoReply(Trouble.UNREACHABLE, _cause(error))

@@ -233,6 +233,7 @@ class _NodeCollector(Collector):
                 "Other members that this node has a connection to",
                 sum(peer.connected for peer in consensus.peers()),
             ),
+            "reads_waiting": ("Reads that wait for a position", consensus.waiting_reads),
             "raft_commit_index": ("The committed position", consensus.commit_index),
             "raft_applied_index": ("The applied position", consensus.applied_index),
             "raft_applied_lag": (
@@ -259,6 +260,7 @@ class _NodeCollector(Collector):
         counters = {
             "raft_elections": ("Elections that this node stood in", stats.elections),
             "raft_leaderships": ("Terms that this node led", stats.leaderships),
+            "raft_read_rounds": ("Rounds of messages for strong reads", stats.read_rounds),
             "raft_entries_applied": ("Entries applied", stats.entries_applied),
             "raft_snapshots_taken": ("Snapshots written", stats.snapshots_taken),
             "raft_snapshots_installed": ("Snapshots taken over", stats.snapshots_installed),

@@ -320,7 +320,7 @@ class Node(Observer):
         return Application(
             [route for noun in nouns for route in noun.routes()],
             serving=lambda: self.serving,
-            applied_index=lambda: self.state.applied_index,
+            applied_index=lambda: self.consensus.applied_index,
             forwarder=self.forwarder,
         )
 

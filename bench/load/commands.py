@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from timeball.bench.console import until_signalled
 from timeball.bench.load import benches
 from timeball.bench.load.children import GeneratorFailed
 from timeball.bench.load.driver import Observed, RunFailed, Show
@@ -267,22 +267,13 @@ def _run(
     options = benches.Options(urls=urls, **given)
     try:
         with tempfile.TemporaryDirectory(prefix="timeball-bench-") as folder, showing() as show:
-            return asyncio.run(_until_signalled(measure(Path(folder), options, show)))
+            return asyncio.run(until_signalled(measure(Path(folder), options, show)))
     except (asyncio.CancelledError, KeyboardInterrupt):
         click.echo("Interrupted; every process is ended.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except _FORESEEN as error:
         click.echo(f"FAILED: {type(error).__name__}: {error}", err=True)
         sys.exit(EXIT_BROKEN)
-
-
-async def _until_signalled(measuring: Coroutine[Any, Any, T]) -> T:
-    """Measure; SIGINT and SIGTERM end it in order."""
-    main = asyncio.current_task()
-    assert main is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
-    return await measuring
 
 
 def _finish(title: str, figures: Figures, json_path: Path | None) -> None:

@@ -6,14 +6,14 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, get_args
 
 import click
 
 from timeball.client.cli import output
 from timeball.client.client import DEFAULT_URLS, Client, parse_urls
 from timeball.client.errors import TimeballError
-from timeball.client.messages import MAX_BATCH
+from timeball.client.messages import MAX_BATCH, MAX_INDEX, Consistency
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -109,6 +109,24 @@ def _refuse_bytes(parameters: Mapping[str, object]) -> None:
             except UnicodeEncodeError as error:
                 hint = name.replace("_", "-")
                 raise click.BadParameter("this is not UTF-8 text", param_hint=hint) from error
+
+
+def freshness_options(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command the options of a read, by the names that the client's methods have."""
+    consistency = click.option(
+        "--consistency",
+        type=click.Choice(get_args(Consistency)),
+        default="applied",
+        show_default=True,
+        help="applied: what the node asked has applied; strong: all that anybody was answered.",
+    )
+    min_index = click.option(
+        "--min-index",
+        type=click.IntRange(0, MAX_INDEX),
+        default=0,
+        help="Wait until the node has applied this position of the log.",
+    )
+    return consistency(min_index(command))
 
 
 def limit_option(command: Callable[P, None]) -> Callable[P, None]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from click.core import ParameterSource
 from msgspec import UNSET
 
 from timeball.client.cli import output
-from timeball.client.cli.asking import Asker, asks
+from timeball.client.cli.asking import Asker, asks, freshness_options
 from timeball.client.messages import ClusterView
 
 
 @click.group(invoke_without_command=True)
 @click.option("--digest", is_flag=True, help="Add the hash of the applied state.")
+@freshness_options
 @asks
-def cluster(asker: Asker, digest: bool) -> None:
+def cluster(asker: Asker, /, digest: bool, **fresh: Any) -> None:
     """Show the cluster's nodes and queues, as the answering node sees them."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
@@ -22,7 +25,7 @@ def cluster(asker: Asker, digest: bool) -> None:
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"options come after {context.invoked_subcommand!r}")
         return
-    view = asker.ask(lambda client: client.cluster(digest=digest))
+    view = asker.ask(lambda client: client.cluster(digest=digest, **fresh))
     asker.show(view, lambda: _text(view))
 
 

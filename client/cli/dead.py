@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from timeball.client.cli import output
-from timeball.client.cli.asking import Asker, asks, limit_option
+from timeball.client.cli.asking import Asker, asks, freshness_options, limit_option
 from timeball.client.cli.executions import many
 
 
@@ -17,11 +19,12 @@ def dead() -> None:
 @dead.command(name="list")
 @click.option("--queue")
 @limit_option
+@freshness_options
 @asks
-def list_dead(asker: Asker, queue: str | None, limit: int) -> None:
+def list_dead(asker: Asker, /, queue: str | None, limit: int, **fresh: Any) -> None:
     """List dead executions, newest first."""
     views = asker.collect(
-        lambda client, page_size: client.dead(queue=queue, page_size=page_size), limit
+        lambda client, page_size: client.dead(queue=queue, page_size=page_size, **fresh), limit
     )
     asker.show(views, lambda: many(views))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from timeball.client.cli import output
-from timeball.client.cli.asking import Asker, asks, limit_option
+from timeball.client.cli.asking import Asker, asks, freshness_options, limit_option
 from timeball.client.messages import ExecutionView
 
 
@@ -16,10 +18,11 @@ def execution() -> None:
 
 @execution.command()
 @click.argument("execution_id")
+@freshness_options
 @asks
-def get(asker: Asker, execution_id: str) -> None:
+def get(asker: Asker, /, execution_id: str, **fresh: Any) -> None:
     """Show an execution with its attempts."""
-    view = asker.ask(lambda client: client.execution(execution_id))
+    view = asker.ask(lambda client: client.execution(execution_id, **fresh))
     asker.show(view, lambda: _one(view))
 
 
@@ -28,14 +31,21 @@ def get(asker: Asker, execution_id: str) -> None:
 @click.option("--job", help="Of this job only.")
 @click.option("--state", help="scheduled, retry, leased, running, succeeded, dead, …")
 @limit_option
+@freshness_options
 @asks
 def list_executions(
-    asker: Asker, queue: str | None, job: str | None, state: str | None, limit: int
+    asker: Asker,
+    /,
+    queue: str | None,
+    job: str | None,
+    state: str | None,
+    limit: int,
+    **fresh: Any,
 ) -> None:
     """List executions, newest first."""
     views = asker.collect(
         lambda client, page_size: client.executions(
-            queue=queue, job=job, state=state, page_size=page_size
+            queue=queue, job=job, state=state, page_size=page_size, **fresh
         ),
         limit,
     )

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from timeball.client.cli import output
-from timeball.client.cli.asking import Asker, asks, limit_option
+from timeball.client.cli.asking import Asker, asks, freshness_options, limit_option
 from timeball.client.cli.durations import DURATION
 from timeball.client.messages import (
     After,
@@ -78,10 +78,11 @@ def create(
 
 @job.command()
 @click.argument("job_id")
+@freshness_options
 @asks
-def get(asker: Asker, job_id: str) -> None:
+def get(asker: Asker, /, job_id: str, **fresh: Any) -> None:
     """Show a job."""
-    view = asker.ask(lambda client: client.job(job_id))
+    view = asker.ask(lambda client: client.job(job_id, **fresh))
     asker.show(view, lambda: _one(view))
 
 
@@ -89,11 +90,17 @@ def get(asker: Asker, job_id: str) -> None:
 @click.option("--queue")
 @click.option("--state", help="active, completed or cancelled.")
 @limit_option
+@freshness_options
 @asks
-def list_jobs(asker: Asker, queue: str | None, state: str | None, limit: int) -> None:
+def list_jobs(
+    asker: Asker, /, queue: str | None, state: str | None, limit: int, **fresh: Any
+) -> None:
     """List jobs, newest first."""
     views = asker.collect(
-        lambda client, page_size: client.jobs(queue=queue, state=state, page_size=page_size), limit
+        lambda client, page_size: client.jobs(
+            queue=queue, state=state, page_size=page_size, **fresh
+        ),
+        limit,
     )
     asker.show(views, lambda: _many(views))
 

@@ -101,7 +101,7 @@ class Duty:
         """The log changed these records: derive anew what is to happen to each."""
         now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
         hold, drop, places = self.leases.hold, self.leases.drop, self._places
-        scheduled: list[Execution] = []
+        scheduled: dict[Execution, None] = {}  # an entry may touch one more than once
         for record in touched:
             if type(record) is not Execution:
                 assert isinstance(record, Job)
@@ -112,7 +112,7 @@ class Duty:
             if state is _SCHEDULED:
                 if record.token:  # else it was never leased
                     drop(record)
-                scheduled.append(record)
+                scheduled[record] = None
             elif state is _LEASED or state is _RUNNING:
                 if record in places:
                     self._take_out(record)
@@ -157,8 +157,8 @@ class Duty:
             self._wheel.cancel(timer)
             self._places[execution] = None
 
-    def _place(self, executions: Sequence[Execution], now_ms: int) -> None:
-        """Scheduled executions: to the ready queue, the wheel, or left in their buckets."""
+    def _place(self, executions: Iterable[Execution], now_ms: int) -> None:
+        """Scheduled executions, each once: to the ready queue, the wheel, or left in buckets."""
         places, insert, loaded_to_ms = self._places, self._wheel.insert, self._loaded_to_ms
         due: list[Execution] = []
         for execution in executions:

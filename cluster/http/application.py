@@ -12,7 +12,7 @@ from timeball.cluster.dispatch.errors import NotServing
 from timeball.cluster.http.codec import CONTENT_TYPES, answer_form, body_form, encode, negotiate
 from timeball.cluster.http.exchange import APPLIED_INDEX, HOPS, Answered, Form, Request, Response
 from timeball.cluster.http.forward import Forwarder
-from timeball.cluster.http.problems import RETRY_MS, as_timeball_error, problem_response
+from timeball.cluster.http.problems import ELECTION_MS, as_timeball_error, problem_response
 from timeball.cluster.http.routes import Route, Router
 from timeball.cluster.raft.errors import NotLeader
 
@@ -82,7 +82,7 @@ class Application:
         if HOPS.lower() in request.headers:
             raise Unavailable(
                 "this node does not lead (any more)",
-                retry_after_ms=RETRY_MS,
+                retry_after_ms=ELECTION_MS,
                 leader=self._forwarder.leader_url() or "",
             )
         return await self._forwarder.forward(request, write=route.write)

@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from timeball.client import messages
 from timeball.client.errors import Unavailable
 from timeball.cluster.http.exchange import Answered, Request, Response
+from timeball.cluster.http.freshness import FRESHNESS
 from timeball.cluster.http.paging import read_choice, read_query
 from timeball.cluster.http.problems import RETRY_MS
 from timeball.cluster.http.routes import Route
@@ -42,9 +43,10 @@ class ClusterReports:
 
     async def cluster(self, request: Request) -> Answered:
         """Members, roles, positions, queues and totals; the digest of the state on demand."""
-        parameters = read_query(request.query, ("digest",))
+        parameters = read_query(request.query, (*FRESHNESS, "digest"))
         with_digest = read_choice(parameters, "digest", ("true", "false")) == "true"
         services = self._services
+        await services.wait_until_fresh(parameters)
         replica, state = services.replica, services.state
         view = messages.ClusterView(
             cluster=services.settings.name,
@@ -55,7 +57,7 @@ class ClusterReports:
             leader=replica.leader,
             term=replica.term,
             commit_index=replica.commit_index,
-            applied_index=state.applied_index,
+            applied_index=services.applied_index,
             log_time_ms=state.log_time_ms,
             feature_level=state.level,
             state_digest=state.digest() if with_digest else msgspec.UNSET,

@@ -8,6 +8,7 @@ from timeball.client import messages
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.exchange import Answered, Request
 from timeball.cluster.http.executions import MAX_ID_SHOWN, list_answer, that_fit
+from timeball.cluster.http.freshness import FRESHNESS
 from timeball.cluster.http.paging import (
     read_cursor,
     read_limit,
@@ -45,10 +46,11 @@ class DeadLetters:
     async def list_page(self, request: Request) -> Answered:
         """A page of dead executions, the latest dead first."""
         services = self._services
-        parameters = read_query(request.query, ("queue", "limit", "cursor"))
+        parameters = read_query(request.query, (*FRESHNESS, "queue", "limit", "cursor"))
         limit = read_limit(parameters)
         queue = read_queue(parameters)
         position = read_cursor(parameters, "dead", 2)
+        await services.wait_until_fresh(parameters)
         services.require_known_queue(queue)
         page = services.state.list_dead(
             after=(position[0], position[1]) if position else None, limit=limit, queue=queue

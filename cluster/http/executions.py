@@ -12,6 +12,7 @@ from timeball.client import messages
 from timeball.client.errors import Conflict, LeaseLost, NotFound, TimeballError
 from timeball.cluster.http.codec import EMPTY, BodyDecoder, pack_value
 from timeball.cluster.http.exchange import Answered, Handler, Request
+from timeball.cluster.http.freshness import FRESHNESS
 from timeball.cluster.http.paging import (
     fitting,
     read_choice,
@@ -113,8 +114,9 @@ class Executions:
 
     async def get(self, request: Request) -> Answered:
         """One execution with its attempts."""
-        read_query(request.query, ())
+        parameters = read_query(request.query, FRESHNESS)
         services = self._services
+        await services.wait_until_fresh(parameters)
         text = request.parameters["execution_id"]
         try:
             execution = services.state.execution(*messages.decode_execution_id(text))
@@ -128,12 +130,14 @@ class Executions:
     async def list_page(self, request: Request) -> Answered:
         """A page of executions."""
         services = self._services
-        parameters = read_query(request.query, ("queue", "job", "state", "limit", "cursor"))
+        known = (*FRESHNESS, "queue", "job", "state", "limit", "cursor")
+        parameters = read_query(request.query, known)
         limit = read_limit(parameters)
         queue = read_queue(parameters)
         job_id = read_job(parameters)
         state = read_choice(parameters, "state", EXECUTION_STATES)
         position = read_cursor(parameters, "executions", 2)
+        await services.wait_until_fresh(parameters)
         services.require_known_queue(queue)
         after = (position[0], position[1]) if position else None
         if job_id is None:
@@ -319,7 +323,7 @@ def list_answer(
     now_ms = services.wall_clock_ms()
     views = [execution_view(execution, request.answer_form, now_ms) for execution in found]
     message = messages.ExecutionList(
-        executions=views, cursor=cursor, applied_index=services.state.applied_index
+        executions=views, cursor=cursor, applied_index=services.applied_index
     )
     return Answered(message=message)
 

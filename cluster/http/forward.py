@@ -3,6 +3,10 @@
 The forwarding node adds its hop mark and takes the leader's answer as it is. When the
 client goes away, the handler is cancelled, the connection to the leader closes, and the
 leader sees the same as if the client had been connected to it.
+
+A leader that is cut off or stopped breaks no connection and answers nothing. So what waits for a
+node that this one follows no more is given up, as if the connection had been lost: its client
+repeats it, and reaches the next leader, long before it would have lost patience by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ import asyncio
 import io
 import logging
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -23,7 +28,7 @@ from timeball.client import messages
 from timeball.client.errors import OutcomeUnknown, TimeballError, Unavailable
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.exchange import HOPS, REQUEST_ID, Request, Response
-from timeball.cluster.http.problems import RETRY_MS
+from timeball.cluster.http.problems import ELECTION_MS
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +39,8 @@ ANSWER_TIMEOUT_S = 75.0
 WITHDRAW_PAUSES_S = (0.05, 0.5, 2.0)
 """Before a withdrawal that failed is tried again."""
 MAX_CLEANUPS = 1_000
+LOOK_S = 0.05
+"""How often it is looked whether what was asked leads still, while requests are under way."""
 _PASSED_ON = ("accept", "content-type", "idempotency-key", REQUEST_ID)
 _TAKEN_BACK = ("Location", "Retry-After", "Allow", "Timeball-Applied-Index")
 _claims = BodyDecoder(messages.Claim)
@@ -50,6 +57,9 @@ class Forwarder:
         self._cleanups: set[asyncio.Task[None]] = set()
         self._claims: set[asyncio.Task[Response]] = set()
         self._closing = False
+        self._under_way: dict[asyncio.Timeout, str] = {}
+        """The limit of each request under way, and the node that was asked."""
+        self._looking: asyncio.TimerHandle | None = None
 
     def leader_url(self) -> str | None:
         """The leader's address as far as it is known."""
@@ -72,6 +82,8 @@ class Forwarder:
 
     async def stop(self) -> None:
         """Give up what is under way and close the pool."""
+        if self._looking is not None:
+            self._looking.cancel()
         for task in list(self._cleanups):
             task.cancel()
         await asyncio.gather(*self._cleanups, return_exceptions=True)
@@ -82,11 +94,12 @@ class Forwarder:
         """The leader's answer.
 
         Raises Unavailable when no other node is known to lead or it cannot be reached, and
-        OutcomeUnknown when a write was sent and its answer was lost.
+        OutcomeUnknown when a write was sent and its answer was lost, or will not come since the
+        node that was asked leads no more.
         """
         url = self._leader_url()
         if url is None or url == self._me:
-            raise Unavailable("no leader is known", retry_after_ms=RETRY_MS)
+            raise Unavailable("no leader is known", retry_after_ms=ELECTION_MS)
         if request.path != "/v1/claims":
             return await self._start(self._send(url, request, write=write))
         return await self._claim(url, request)
@@ -101,23 +114,28 @@ class Forwarder:
         headers[HOPS] = "1"
         target = f"{url}{request.path}" + (f"?{request.query}" if request.query else "")
         try:
-            async with self._session.request(
-                request.method,
-                URL(target, encoded=True),
-                data=io.BytesIO(request.body) if request.body else None,
-                headers=headers,
-                allow_redirects=False,
-                skip_auto_headers=("Content-Type", "User-Agent", "Accept"),
-            ) as answer:
+            async with (
+                self._while_it_leads(url),
+                self._session.request(
+                    request.method,
+                    URL(target, encoded=True),
+                    data=io.BytesIO(request.body) if request.body else None,
+                    headers=headers,
+                    allow_redirects=False,
+                    skip_auto_headers=("Content-Type", "User-Agent", "Accept"),
+                ) as answer,
+            ):
                 body = await answer.read()
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise Unavailable("the leader cannot be reached", retry_after_ms=RETRY_MS) from error
+            raise Unavailable("the leader cannot be reached", retry_after_ms=ELECTION_MS) from error
         except (aiohttp.ClientError, TimeoutError) as error:
+            # Who knows the next leader need not wait for one.
+            pause_ms = ELECTION_MS if self._leader_url() in (None, url) else 0
             if write:
                 raise OutcomeUnknown(
-                    "the connection to the leader was lost under way", retry_after_ms=RETRY_MS
+                    "the connection to the leader was lost under way", retry_after_ms=pause_ms
                 ) from error
-            raise Unavailable("the leader did not answer", retry_after_ms=RETRY_MS) from error
+            raise Unavailable("the leader did not answer", retry_after_ms=pause_ms) from error
         return Response(
             status=answer.status,
             body=body,
@@ -125,11 +143,31 @@ class Forwarder:
             headers={name: answer.headers[name] for name in _TAKEN_BACK if name in answer.headers},
         )
 
+    @asynccontextmanager
+    async def _while_it_leads(self, url: str) -> AsyncIterator[None]:
+        """Raises TimeoutError when the node at `url` leads no more."""
+        async with asyncio.timeout(None) as limit:
+            self._under_way[limit] = url
+            if self._looking is None:
+                self._look()
+            try:
+                yield
+            finally:
+                del self._under_way[limit]
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        leader = self._leader_url()
+        for limit, url in self._under_way.items():
+            if url != leader:
+                limit.reschedule(loop.time())
+        self._looking = loop.call_later(LOOK_S, self._look) if self._under_way else None
+
     # --- claims: what was granted to a client that is gone must be given back ----------------
 
     async def _claim(self, url: str, request: Request) -> Response:
         if self._closing:
-            raise Unavailable("this node is stopping", retry_after_ms=RETRY_MS)
+            raise Unavailable("this node is stopping", retry_after_ms=ELECTION_MS)
         claim = self._named_claim(request)
         sending = self._start(self._send(url, claim, write=True))
         self._claims.add(sending)
@@ -141,7 +179,7 @@ class Forwarder:
             self._clean_up(self._withdraw(url, claim))
             if not self._closing:
                 raise  # the client has gone
-            raise Unavailable("this node is stopping", retry_after_ms=RETRY_MS) from error
+            raise Unavailable("this node is stopping", retry_after_ms=ELECTION_MS) from error
         if response.status == 200:
             response.undelivered = lambda: self._clean_up(self._withdraw(url, claim))
         return response

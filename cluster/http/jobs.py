@@ -16,6 +16,7 @@ from timeball.cluster.http.exchange import (
     Request,
     read_header,
 )
+from timeball.cluster.http.freshness import FRESHNESS
 from timeball.cluster.http.instants import render_instant
 from timeball.cluster.http.paging import (
     fitting,
@@ -124,7 +125,7 @@ class Jobs:
         for part, verdict in zip(parts, verdicts, strict=True):
             created += _matched(verdict, len(part.jobs))
         results = await self._answer_all(jobs, created)
-        return Answered(messages.JobsCreated(results, self._services.state.applied_index))
+        return Answered(messages.JobsCreated(results, self._services.applied_index))
 
     async def _build_all(self, asked: Sequence[messages.NewJob]) -> list[operations.NewJob]:
         now_ms = self._services.wall_clock_ms()
@@ -154,8 +155,9 @@ class Jobs:
 
     async def get(self, request: Request) -> Answered:
         """One job."""
-        read_query(request.query, ())
+        parameters = read_query(request.query, FRESHNESS)
         services = self._services
+        await services.wait_until_fresh(parameters)
         job = services.state.job(_job_id(request))
         if job is None:
             raise _no_job(request)
@@ -170,11 +172,12 @@ class Jobs:
     async def list_page(self, request: Request) -> Answered:
         """A page of jobs."""
         services = self._services
-        parameters = read_query(request.query, ("queue", "state", "limit", "cursor"))
+        parameters = read_query(request.query, (*FRESHNESS, "queue", "state", "limit", "cursor"))
         limit = read_limit(parameters)
         queue = read_queue(parameters)
         state = read_choice(parameters, "state", JOB_STATES)
         after = read_cursor(parameters, "jobs", 1)
+        await services.wait_until_fresh(parameters)
         services.require_known_queue(queue)
         page = services.state.list_jobs(
             after=after[0] if after else None,
@@ -194,7 +197,7 @@ class Jobs:
         cursor = None if following is None else write_cursor("jobs", (following,))
         return Answered(
             message=messages.JobList(
-                jobs=views, cursor=cursor, applied_index=services.state.applied_index
+                jobs=views, cursor=cursor, applied_index=services.applied_index
             )
         )
 

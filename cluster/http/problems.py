@@ -8,6 +8,7 @@ from timeball.client.errors import (
     Conflict,
     InternalError,
     MethodNotAllowed,
+    NotCaughtUp,
     OutcomeUnknown,
     Overloaded,
     TimeballError,
@@ -21,7 +22,10 @@ from timeball.cluster.raft import errors as consensus
 _log = logging.getLogger(__name__)
 
 RETRY_MS = 500
-"""What Retry-After suggests while leadership moves or a queue drains."""
+"""What Retry-After suggests while a queue drains."""
+ELECTION_MS = 200
+"""… and while leadership moves, which takes some hundred milliseconds: who comes late to the next
+leader has waited in vain, and asking costs little."""
 
 
 def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballError:
@@ -30,17 +34,21 @@ def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballErro
         case TimeballError():
             return error
         case consensus.NotLeader():
-            return Unavailable("no leader serves", retry_after_ms=RETRY_MS, leader=leader_url)
+            return Unavailable("no leader serves", retry_after_ms=ELECTION_MS, leader=leader_url)
+        case consensus.NotConfirmed():
+            return Unavailable(str(error), retry_after_ms=ELECTION_MS, leader=leader_url)
+        case consensus.NotCaughtUp():
+            return NotCaughtUp(str(error), retry_after_ms=RETRY_MS)
         case consensus.LevelTooLow():
             return Conflict(str(error))
-        case consensus.Overloaded() | consensus.Expired():
+        case consensus.Overloaded() | consensus.Expired() | consensus.TooManyReads():
             return Overloaded(str(error), retry_after_ms=RETRY_MS)
         case consensus.EntryTooLarge():
             return TooLarge(str(error))
         case consensus.SnapshotUnderWay():
             return Conflict(str(error))
         case consensus.OutcomeUnknown():
-            return OutcomeUnknown(str(error), retry_after_ms=RETRY_MS)
+            return OutcomeUnknown(str(error), retry_after_ms=ELECTION_MS)
         case consensus.Halted():
             return Unavailable("this node has stopped itself", retry_after_ms=RETRY_MS)
         case _:

@@ -11,6 +11,7 @@ import msgspec
 from timeball.client.errors import NotFound, OutcomeUnknown
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.http.codec import check_queue_name
+from timeball.cluster.http.freshness import wait_until_fresh
 from timeball.cluster.raft.errors import OutcomeUnknown as ConsensusOutcomeUnknown
 from timeball.cluster.raft.errors import Overloaded
 from timeball.cluster.raft.interface import Replica
@@ -40,6 +41,15 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ready: Callable[[], bool]
     """Whether this node has caught up and is in touch with a majority."""
     wall_clock_ms: Callable[[], int]
+
+    @property
+    def applied_index(self) -> int:
+        """How far the state is that answers are given from."""
+        return self.replica.applied_index
+
+    async def wait_until_fresh(self, parameters: dict[str, str]) -> None:
+        """Let a read wait as its parameters ask; see `freshness`."""
+        await wait_until_fresh(parameters, self.replica)
 
     def require_room(self) -> None:
         """Raise Overloaded while the node is congested: before anything is spent on new jobs.

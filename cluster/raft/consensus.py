@@ -131,6 +131,7 @@ class Consensus:
             with engine.turn():
                 engine.flush()
                 engine.step_down(engine.term)
+        engine.reading.end()
         await engine.end_tasks()
         await self._network.stop()
         engine.destroy()
@@ -161,6 +162,15 @@ class Consensus:
         if not self._started:
             raise NotLeader(None)
         return self._running.append(entry)
+
+    def read(self, index: int, *, strong: bool) -> asyncio.Future[None]:
+        """Wait until a read may be answered from this node's state; see `interface.Replica`."""
+        return self._running.reading.wait(index, strong)
+
+    @property
+    def waiting_reads(self) -> int:
+        """Reads that wait for this node to apply more, or to know how much."""
+        return self._running.reading.waiting
 
     def take_snapshot(self) -> int:
         """Begin a snapshot of all that is applied here; the position that it covers.

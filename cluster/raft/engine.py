@@ -36,6 +36,7 @@ from timeball.cluster.raft.interface import Observer, Role, StateMachine
 from timeball.cluster.raft.leading import Leadership
 from timeball.cluster.raft.messages import Message
 from timeball.cluster.raft.network import Network
+from timeball.cluster.raft.reading import Reading
 from timeball.cluster.raft.settings import RaftSettings
 from timeball.cluster.raft.snapshots import Snapshot
 from timeball.cluster.raft.snapshotting import Snapshotting
@@ -80,8 +81,11 @@ class _Log(LibraryJournal):  # type: ignore[misc]
         self._storage = storage
 
     def __getitem__(self, position: int) -> tuple[bytes, int, int]:
-        entry = self._storage.log[position]
-        return entry.data, entry.index, entry.term
+        log = self._storage.log
+        index = range(log.base_index, log.last_index + 1)[position]
+        term = log.term_at(index)
+        assert term is not None
+        return b"", index, term  # the library asks for the last index and term alone
 
     def __len__(self) -> int:
         return len(self._storage.log)
@@ -166,6 +170,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self.timer = ElectionTimer(settings, rng)
         self._candidacy = Candidacy(self)
         self._following = Following(self)
+        self.reading = Reading(self, rng.getrandbits(48))
         self.snapshotting = Snapshotting(self)
         self.link = _Link(network, self._nodes)
         super().__init__(
@@ -279,6 +284,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         if leadership is not None:
             _logger.info("%s leads no more, term %d", self.name, self.term)
             leadership.close()
+            self.reading.lost("this node leads no more")
             if leadership.announced:
                 self._notify(lambda observer: observer.on_leadership(None))
 
@@ -319,6 +325,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
                 self.leadership.tick(now)
             else:
                 self._candidacy.tick(now)
+            self.reading.tick(now)
 
     def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:  # noqa: N802
         if self.halted is not None:
@@ -329,6 +336,8 @@ class Engine(LibraryObject):  # type: ignore[misc]
             if self.leadership is not None and self.leadership.receive(node.id, message):
                 return
             if self._following.receive(node.id, message):
+                return
+            if self.reading.receive(node.id, message):
                 return
             self._candidacy.receive(node.id, message)
 
@@ -377,7 +386,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         """Make durable what was written, then vouch for it."""
         if self.storage.journal.unwritten:
             started = self.clock()
-            self.stats.journal_bytes += self.storage.journal.sync()
+            self.stats.journal_bytes += self.storage.sync()
             took = self.clock() - started
             for observe in self.fsync_observers:
                 observe(took)
@@ -407,12 +416,13 @@ class Engine(LibraryObject):  # type: ignore[misc]
             limit = self.applied_index + self.settings.max_apply_per_turn
             ends = self.clock() + self.settings.max_apply_s
             while self.applied_index < min(self.commit_index, limit) and self.halted is None:
-                self._apply(self.log.get(self.applied_index + 1))
+                self._apply(self.storage.entry(self.applied_index + 1))
                 if self.clock() >= ends:
                     break
             self._SyncObj__tryLogCompaction()
         finally:
             self._applying = False
+        self.reading.applied()
         self._apply_soon()
         return False
 
@@ -444,6 +454,8 @@ class Engine(LibraryObject):  # type: ignore[misc]
             self.leadership.announced = True
             term = self.term
             self._notify(lambda observer: observer.on_leadership(term))
+            if self.leadership is not None:
+                self.leadership.rounds.begin()
 
     def _notify(self, call: Callable[[Observer], None]) -> None:
         for observer in self._observers:
@@ -464,6 +476,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self.stats.last_snapshot_index = index
         self.stats.snapshots_installed += 1
         self._notify(lambda observer: observer.on_installed(index))
+        self.reading.applied()
 
     # The end.
 
@@ -488,9 +501,16 @@ class Engine(LibraryObject):  # type: ignore[misc]
             if leadership.announced:
                 self._notify(lambda observer: observer.on_leadership(None))
         self._notify(lambda observer: observer.on_halt(reason))
+        self.reading.end()
 
     def create_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._loop.create_task(work)
+
+    def create_future(self) -> asyncio.Future[None]:
+        return self._loop.create_future()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_s, callback)

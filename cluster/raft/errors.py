@@ -7,6 +7,9 @@ ConsensusError
 ├── Expired           definite: the deadline passed while the proposal still waited
 ├── EntryTooLarge     definite: the operation alone exceeds the size of an entry
 ├── SnapshotUnderWay  definite: a snapshot is being taken already, no other was begun
+├── NotConfirmed      definite: it could not be told what is committed, nothing was read
+├── NotCaughtUp       definite: this node has not applied that far, nothing was read
+├── TooManyReads      definite: as many reads wait as this node allows
 ├── OutcomeUnknown    the operation may or may not be applied; repeat it with its request id
 ├── Damaged           a file refuses to be read: the node must not start
 ├── Misconfigured     the data directory belongs to another node or member list
@@ -71,6 +74,30 @@ class SnapshotUnderWay(ConsensusError):
     def __init__(self, index: int) -> None:
         super().__init__(f"a snapshot at {index} is under way")
         self.index = index
+
+
+class NotConfirmed(ConsensusError):
+    """No leader has confirmed what is committed; nothing was read."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"it cannot be told what is committed: {reason}")
+        self.reason = reason
+
+
+class NotCaughtUp(ConsensusError):
+    """This node did not apply the entry `index` in time; nothing was read."""
+
+    def __init__(self, index: int, applied: int) -> None:
+        super().__init__(f"this node has applied {applied}, not yet {index}")
+        self.index = index
+        self.applied = applied
+
+
+class TooManyReads(ConsensusError):
+    """As many reads wait as this node allows; nothing was read."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} reads wait already; try again later")
 
 
 class OutcomeUnknown(ConsensusError):

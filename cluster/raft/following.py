@@ -36,6 +36,7 @@ class _Acknowledgement:
         self.leader = leader
         self.term = term
         self.index = 0
+        self.round = 0
         self.complete = False
 
 
@@ -63,13 +64,15 @@ class Following:
         engine = self._engine
         engine.follow(peer)
         engine.known_commit_index = max(engine.known_commit_index, message.commit_index)
+        engine.reading.leader_answers = message.round > 0
         refusal = self._refusal(message)
         if refusal is not None:
             engine.send(peer, refusal)
             return
         self._take(message)
         matched = message.prev_index + len(message.entries)
-        self._acknowledge(peer, matched, complete=matched >= message.complete_index)
+        complete = matched >= message.complete_index
+        self._acknowledge(peer, matched, message.round, complete)
         engine.commit(min(message.commit_index, matched))
 
     def _refusal(self, message: Append) -> AppendReply | None:
@@ -77,14 +80,16 @@ class Following:
         engine, log, prev = self._engine, self._engine.log, message.prev_index
         if prev > log.last_index:
             end = log.last_index + 1
-            return AppendReply(engine.term, False, prev, hint_index=end, level=engine.level)
+            return AppendReply(
+                engine.term, False, prev, end, round=message.round, level=engine.level
+            )
         held = log.term_at(prev)
         if held is None or held == message.prev_term:
-            return None  # what is no longer in memory is committed, and agrees
+            return None  # what the log knows no more is committed, and agrees
         if prev <= engine.commit_index:
             raise Halted(f"the leader's entry {prev} differs from the committed one")
         first = log.first_index_of_term(prev, floor=engine.commit_index)
-        return AppendReply(engine.term, False, prev, first, held, engine.level)
+        return AppendReply(engine.term, False, prev, first, held, message.round, engine.level)
 
     def _take(self, message: Append) -> None:
         engine, log = self._engine, self._engine.log
@@ -100,12 +105,13 @@ class Following:
                 engine.storage.truncate_from(index)
             engine.write(Entry(data, index, term))
 
-    def _acknowledge(self, leader: str, index: int, complete: bool) -> None:
+    def _acknowledge(self, leader: str, index: int, round_number: int, complete: bool) -> None:
         """Say that the log agrees up to `index`, as soon as that is durable."""
         pending, term = self._pending, self._engine.term
         if pending is None or (pending.leader, pending.term) != (leader, term):
             pending = self._pending = _Acknowledgement(leader, term)
         pending.index = max(pending.index, index)
+        pending.round = max(pending.round, round_number)
         pending.complete = pending.complete or complete
         if self._engine.storage.journal.unwritten:
             self._engine.schedule_flush()
@@ -120,7 +126,9 @@ class Following:
             return
         if pending.complete:
             engine.storage.save_caught_up()
-        reply = AppendReply(engine.term, True, pending.index, level=engine.level)
+        reply = AppendReply(
+            engine.term, True, pending.index, round=pending.round, level=engine.level
+        )
         engine.send(pending.leader, reply)
 
     def _on_chunk(self, peer: str, message: SnapshotChunk) -> None:

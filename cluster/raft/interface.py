@@ -7,6 +7,7 @@ have gaps.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
@@ -149,6 +150,13 @@ class Replica(Protocol):
         """Whether this node leads with a live majority, or hears from a leader."""
 
     def peers(self) -> list[PeerStatus]: ...
+
+    def read(self, index: int, *, strong: bool) -> asyncio.Future[None]:
+        """Wait until `index` is applied here; if `strong`, also all that is committed by now.
+
+        The future raises TooManyReads; NotConfirmed when no leader confirmed what is committed;
+        NotCaughtUp when it was not applied here in time. It ends within `read_deadline_s`.
+        """
 
     def append(self, entry: bytes) -> int:
         """Write one entry to the leader's log and send it; its index is returned.

@@ -15,17 +15,22 @@ sync has returned, and the next batch is written only after that. So a bad recor
 batch behind it is a torn tail: nobody relies on it, it is cut with a warning, and the leader sends
 it again. A bad record with a later batch behind it, or in an older segment, was vouched for: the
 node refuses to start and names the file.
+
+Where each record lies is kept in memory, 8 bytes an entry, so that entries which memory holds no
+more are read again: `read` verifies them once more and gives back nothing that is not sound. A
+segment that has shown damage gets no further records: it goes as a whole, as soon as a snapshot
+covers it.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
-
-import msgspec
 
 from timeball.cluster.raft.disk import Disk, DiskFile
 from timeball.cluster.raft.entry import Entry, MemoryLog
@@ -36,6 +41,8 @@ BATCH_START = 1
 _SEGMENT = struct.Struct(">8sQQI")
 _RECORD = struct.Struct(">IIQQB")
 _PREFIX = "journal-"
+_WINDOW = 1024 * 1024
+"""Read at once when a journal is opened."""
 _logger = logging.getLogger(__name__)
 
 
@@ -56,14 +63,6 @@ def segment_name(first_index: int) -> str:
     return f"{_PREFIX}{first_index:020d}"
 
 
-class _Head(msgspec.Struct, frozen=True):
-    """Where a record is and what it is, without its data."""
-
-    index: int
-    offset: int
-    length: int
-
-
 class _Segment:
     """One segment file and what is known of it."""
 
@@ -72,6 +71,57 @@ class _Segment:
         self.file = file
         self.first_index = first_index
         self.previous_term = previous_term
+        self.offsets = array("Q")
+        """Where each of its durable records begins."""
+        self.end = _SEGMENT.size
+        """Where the last of them ends."""
+        self.damaged = False
+        """Whether it failed to give back a record."""
+
+    def grow(self, size: int) -> None:
+        """A record of this size was added."""
+        self.offsets.append(self.end)
+        self.end += size
+
+    def cut(self, index: int) -> None:
+        """Remove the records from `index` on, durably."""
+        position = index - self.first_index
+        if position < len(self.offsets):
+            self.end = self.offsets[position]
+            self.file.truncate(self.end)
+            self.file.sync()
+            del self.offsets[position:]
+
+    def _count_within(self, first: int, limit: int) -> int:
+        """How many of its records end at `limit` or before, if the one at `first` begins there."""
+        if self.end <= limit:
+            return len(self.offsets)
+        return bisect_right(self.offsets, limit, first) - 1
+
+    def read(self, index: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        """See `Journal.read`."""
+        first = index - self.first_index
+        start = self.offsets[first]
+        last = self._count_within(first, start + max_bytes)
+        last = min(max(last, first + 1), first + max_entries)
+        end = self.offsets[last] if last < len(self.offsets) else self.end
+        entries: list[Entry] = []
+        try:
+            raw = self.file.read(start, end - start)
+        except OSError as error:
+            self.damaged = True
+            raise Damaged(
+                self.path, f"the record at byte {start} cannot be read: {error}"
+            ) from error
+        for offset in self.offsets[first:last]:
+            record = _read_record(raw, offset - start, index + len(entries), 0)
+            if record is None:
+                break
+            entries.append(record[0])
+        if not entries:
+            self.damaged = True
+            raise Damaged(self.path, f"the record at byte {start}, of entry {index}, is bad")
+        return entries
 
 
 def _read_record(raw: bytes, offset: int, index: int, min_term: int) -> tuple[Entry, int] | None:
@@ -85,6 +135,33 @@ def _read_record(raw: bytes, offset: int, index: int, min_term: int) -> tuple[En
     if crc32(memoryview(raw)[offset + 4 : end]) != crc:
         return None
     return Entry(raw[offset + _RECORD.size : end], index, term), flags
+
+
+def _size_told(raw: bytes, offset: int) -> int:
+    """What the record at `offset` says to take; that of its head if that is not whole."""
+    if offset + _RECORD.size > len(raw):
+        return _RECORD.size
+    length: int = _RECORD.unpack_from(raw, offset)[1]
+    return _RECORD.size + length
+
+
+def _sound_records(file: DiskFile, index: int, min_term: int) -> Iterator[Entry]:
+    """The entries of a segment, the first one `index`, up to its end or the first bad record."""
+    offset, size = _SEGMENT.size, file.size()
+    window, at = b"", 0
+    while offset < size:
+        if at + _size_told(window, at) > len(window):
+            window, at = file.read(offset, _WINDOW), 0
+            if _size_told(window, at) > len(window):
+                window = file.read(offset, _size_told(window, at))
+        record = _read_record(window, at, index, min_term)
+        if record is None:
+            return
+        entry = record[0]
+        yield entry
+        taken = _RECORD.size + len(entry.data)
+        index, min_term = index + 1, entry.term
+        offset, at = offset + taken, at + taken
 
 
 def _later_batch(raw: bytes, offset: int, index: int) -> int | None:
@@ -106,7 +183,7 @@ def _later_batch(raw: bytes, offset: int, index: int) -> int | None:
 
 
 class Journal:
-    """The durable log of one data directory; the caller keeps the entries in memory."""
+    """The durable log of one data directory; the caller keeps the newest entries in memory."""
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
         self._disk = disk
@@ -130,61 +207,59 @@ class Journal:
     def first_index(self) -> int:
         return self._segments[0].first_index
 
-    def open(self) -> MemoryLog:
-        """Read all segments; Damaged when any of it cannot be trusted.
+    def open(self, log: MemoryLog) -> None:
+        """Read all segments into `log`; Damaged when any of it cannot be trusted.
 
-        On a directory without a journal the log is empty, and `reset` must come before `append`.
+        On a directory without a journal the log stays as it is, and `reset` must come before
+        `append`.
         """
         names = [n for n in self._disk.names(self._directory) if n.startswith(_PREFIX)]
-        log: MemoryLog | None = None
         for position, name in enumerate(names):
-            log = self._read_segment(self._directory / name, log, position == len(names) - 1)
-        log = log or MemoryLog()
+            self._read_segment(self._directory / name, log, position == len(names) - 1)
         self._last_index = self._durable_index = log.last_index
         self._last_term = self._durable_term = log.last_term
-        return log
 
     @property
     def empty(self) -> bool:
         return not self._segments
 
-    def _read_segment(self, path: Path, log: MemoryLog | None, last: bool) -> MemoryLog | None:
+    def _read_segment(self, path: Path, log: MemoryLog, last: bool) -> None:
         file = self._disk.open(path)
-        raw = file.read(0, file.size())
-        head = raw[: _SEGMENT.size]
+        head = file.read(0, _SEGMENT.size)
         sound = len(head) == _SEGMENT.size and head[:8] == MAGIC
         if not sound or crc32(head[:-4]) != int.from_bytes(head[-4:], "big"):
-            if last and not raw[_SEGMENT.size :]:
-                return self._drop_unborn(path, file, log)
+            if last and file.size() <= _SEGMENT.size:
+                self._drop_unborn(path, file)
+                return
             file.close()
             raise Damaged(path, "its head is not that of a journal segment")
         _, first_index, previous_term, _ = _SEGMENT.unpack(head)
         if path.name != segment_name(first_index):
             file.close()
             raise Damaged(path, f"its name does not match its first index, {first_index}")
-        if log is None:
-            log = MemoryLog(first_index - 1, previous_term)
+        if not self._segments:
+            log.reset(first_index - 1, previous_term)
         elif (log.last_index, log.last_term) != (first_index - 1, previous_term):
             file.close()
             raise Damaged(path, f"it does not follow entry {log.last_index} of the one before")
-        self._segments.append(_Segment(path, file, first_index, previous_term))
-        self._read_records(path, file, raw, log, last)
-        return log
+        segment = _Segment(path, file, first_index, previous_term)
+        self._segments.append(segment)
+        self._read_records(segment, log, last)
 
-    def _read_records(
-        self, path: Path, file: DiskFile, raw: bytes, log: MemoryLog, last: bool
-    ) -> None:
-        offset = _SEGMENT.size
-        while offset < len(raw):
-            record = _read_record(raw, offset, log.last_index + 1, log.last_term)
-            if record is None:
-                later = _later_batch(raw, offset, log.last_index + 1)
-                if not last or later is not None:
-                    raise Damaged(path, f"the record at byte {offset} is bad, and others follow it")
-                self._cut(path, file, offset, len(raw) - offset)
-                return
-            log.append(record[0])
-            offset += _RECORD.size + len(record[0].data)
+    def _read_records(self, segment: _Segment, log: MemoryLog, last: bool) -> None:
+        for entry in _sound_records(segment.file, segment.first_index, segment.previous_term):
+            segment.grow(_RECORD.size + len(entry.data))
+            log.append(entry)
+            log.shed(entry.index)
+        rest = segment.file.size() - segment.end
+        if rest == 0:
+            return
+        raw = segment.file.read(segment.end, rest)
+        if not last or _later_batch(raw, 0, log.last_index + 1) is not None:
+            raise Damaged(
+                segment.path, f"the record at byte {segment.end} is bad, and others follow it"
+            )
+        self._cut(segment.path, segment.file, segment.end, rest)
 
     def _cut(self, path: Path, file: DiskFile, offset: int, size: int) -> None:
         _logger.warning("%s: cut a torn tail of %d bytes at byte %d", path, size, offset)
@@ -192,14 +267,13 @@ class Journal:
         file.sync()
         self.cut_bytes += size
 
-    def _drop_unborn(self, path: Path, file: DiskFile, log: MemoryLog | None) -> MemoryLog | None:
+    def _drop_unborn(self, path: Path, file: DiskFile) -> None:
         """A last segment without a whole head: its creation was cut short, nothing was in it."""
         _logger.warning("%s: removed, it was never completed", path)
         self.cut_bytes += file.size()
         file.close()
         self._disk.remove(path)
         self._disk.sync_directory(self._directory)
-        return log
 
     def append(self, entry: Entry) -> None:
         """Take an entry into the next batch; not durable, nor even written, before `sync`."""
@@ -220,26 +294,35 @@ class Journal:
         if not self._unwritten:
             return 0
         segment = self._segments[-1]
-        if segment.file.size() >= self._segment_bytes:
+        if segment.offsets and (segment.damaged or segment.end >= self._segment_bytes):
             first = self._unwritten[0]
             segment = self._start_segment(first.index, self._durable_term)
-        records = [encode_record(entry, 0) for entry in self._unwritten[1:]]
-        batch = b"".join([encode_record(self._unwritten[0], BATCH_START), *records])
+        records = [encode_record(self._unwritten[0], BATCH_START)]
+        records += [encode_record(entry, 0) for entry in self._unwritten[1:]]
+        batch = b"".join(records)
         segment.file.append(batch)
         segment.file.sync()
+        for record in records:
+            segment.grow(len(record))
         self._unwritten.clear()
         self._durable_index = self._last_index
         self._durable_term = self._last_term
         return len(batch)
 
-    def _records(self, segment: _Segment) -> Iterator[_Head]:
-        """The heads of a segment's records, read from the file."""
-        offset = _SEGMENT.size
-        size = segment.file.size()
-        while offset < size:
-            _, length, index, _, _ = _RECORD.unpack(segment.file.read(offset, _RECORD.size))
-            yield _Head(index, offset, length)
-            offset += _RECORD.size + length
+    @property
+    def damaged(self) -> bool:
+        """Whether a segment failed to give back what it holds."""
+        return any(segment.damaged for segment in self._segments)
+
+    def read(self, index: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Durable entries from `index` on, up to both limits, but at least one.
+
+        They are verified; those before a bad record are given. Damaged when `index` itself cannot
+        be read, and then nobody must be told what is there.
+        """
+        assert self.first_index <= index <= self._durable_index
+        position = bisect_right(self._segments, index, key=lambda segment: segment.first_index)
+        return self._segments[position - 1].read(index, max_entries, max_bytes)
 
     def _start_segment(self, first_index: int, previous_term: int) -> _Segment:
         path = self._directory / segment_name(first_index)
@@ -260,12 +343,7 @@ class Journal:
         if index <= self._durable_index:
             while len(self._segments) > 1 and self._segments[-1].first_index >= index:
                 self._remove_segment(self._segments.pop())
-            segment = self._segments[-1]
-            for record in self._records(segment):
-                if record.index == index:
-                    segment.file.truncate(record.offset)
-                    segment.file.sync()
-                    break
+            self._segments[-1].cut(index)
             self._durable_index = index - 1
             self._durable_term = term_before
         self._last_index = index - 1

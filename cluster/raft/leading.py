@@ -8,11 +8,13 @@ is durable; and it counts only entries of its own term (Raft, §5.4.2).
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from timeball.cluster.raft.elections import quorum
 from timeball.cluster.raft.entry import Entry
-from timeball.cluster.raft.errors import Damaged
+from timeball.cluster.raft.errors import Damaged, Halted
 from timeball.cluster.raft.messages import (
     Append,
     AppendReply,
@@ -22,9 +24,12 @@ from timeball.cluster.raft.messages import (
     TimeoutNow,
 )
 from timeball.cluster.raft.progress import INSTALLING, REPLICATING, Progress
+from timeball.cluster.raft.rounds import Rounds
 
 if TYPE_CHECKING:
     from timeball.cluster.raft.engine import Engine
+
+_logger = logging.getLogger(__name__)
 
 
 class Leadership:
@@ -38,7 +43,8 @@ class Leadership:
         self.barrier_index = engine.last_index + 1
         self.announced = False
         """Whether the barrier is applied and observers were told."""
-        self._place: tuple[int, int, int] | None = None
+        self.rounds = Rounds(engine, self, engine.others)
+        self._place: tuple[int, int, int, int] | None = None
         self._message: tuple[Append, int]
         self._notice: asyncio.TimerHandle | None = None
 
@@ -91,10 +97,31 @@ class Leadership:
         engine = self._engine
         limit = engine.settings.max_inflight_bytes
         while progress.next <= engine.last_index and progress.may_replicate(limit):
-            message, size = self._entries_from(progress.next)
+            in_memory = progress.next > engine.log.held_index
+            try:
+                message, size = self._entries_from(progress.next)
+            except Damaged as damage:
+                self._do_without(progress.next, damage)
+                self._advance(peer)
+                return
             engine.send(peer, message)
             last = progress.next - 1 + len(message.entries)
             progress.sent(last, size, message.commit_index, engine.clock())
+            if not in_memory:
+                return  # one read of the disk in a turn: the answer, or new entries, bring the next
+
+    def _do_without(self, index: int, damage: Damaged) -> None:
+        """The journal cannot give back an entry: who needs it gets a snapshot in its place.
+
+        The state in memory holds what the entry did, and is sound. A snapshot of it also rids the
+        disk of the damaged segment, with which the node could not start again.
+        """
+        engine = self._engine
+        if index > engine.applied_index:
+            raise Halted(str(damage)) from damage
+        _logger.error("%s: %s; a snapshot is to take its place", engine.name, damage)
+        engine.log.forget_to(index)
+        engine.snapshotting.begin(again=True)
 
     def _entries_from(self, start: int) -> tuple[Append, int]:
         """The message with the entries from `start` on, and their bytes.
@@ -103,10 +130,10 @@ class Leadership:
         is safe because the log of a leader only grows.
         """
         engine = self._engine
-        place = (start, engine.last_index, engine.commit_index)
+        place = (start, engine.last_index, engine.commit_index, self.rounds.number)
         if place != self._place:
             settings = engine.settings
-            entries = engine.log.slice(
+            entries = engine.storage.entries_from(
                 start, settings.max_append_entries, settings.max_append_bytes
             )
             size = sum(len(entry.data) for entry in entries)
@@ -114,7 +141,7 @@ class Leadership:
         return self._message
 
     def _lacks_entries_for(self, progress: Progress) -> bool:
-        """Whether memory no longer holds what the follower needs, and no snapshot is on its way."""
+        """Whether the log no longer has what the follower needs, and no snapshot is on its way."""
         if progress.state is INSTALLING:
             return False
         return progress.next - 1 < self._engine.log.base_index
@@ -136,6 +163,7 @@ class Leadership:
             engine.commit_index,
             max(self.barrier_index, engine.commit_index),
             [(entry.term, entry.data) for entry in entries],
+            self.rounds.number,
         )
 
     def _heartbeat(self, peer: str, progress: Progress, now: float) -> None:
@@ -158,22 +186,44 @@ class Leadership:
         """Heartbeats, retries, and the end of a leader that nobody answers."""
         engine, settings = self._engine, self._engine.settings
         if not self.has_quorum(now):
+            self._call_successor()
             engine.step_down(engine.term)
             return
         for peer, progress in self._progress.items():
-            if not engine.connected(peer):
-                continue
             if now - progress.sent_at >= settings.heartbeat_s:
-                if self._lacks_entries_for(progress):
-                    self._advance(peer)
-                else:
-                    self._heartbeat(peer, progress, now)
+                self._beat(peer, progress, now)
+
+    def beat_all(self) -> None:
+        """Have every follower answer, whether it lacks anything or not."""
+        now = self._engine.clock()
+        for peer, progress in self._progress.items():
+            self._beat(peer, progress, now)
+
+    def _beat(self, peer: str, progress: Progress, now: float) -> None:
+        if not self._engine.connected(peer):
+            return
+        if self._lacks_entries_for(progress):
+            self._advance(peer)
+        else:
+            self._heartbeat(peer, progress, now)
 
     def has_quorum(self, now: float) -> bool:
-        """Whether a majority has answered lately."""
-        since = now - self._engine.settings.leader_fallback_s
-        heard = sum(progress.last_response > since for progress in self._progress.values())
-        return heard + 1 >= self._quorum
+        """Whether a majority has answered lately.
+
+        A follower whose link is broken stands for election sooner, and counts for less long.
+        """
+        settings, connected = self._engine.settings, self._engine.connected
+
+        def heard(peer: str) -> bool:
+            linked = connected(peer)
+            patience_s = settings.leader_fallback_s if linked else settings.broken_link_max_s
+            return now - self._progress[peer].last_response < patience_s
+
+        return self.majority(heard)
+
+    def majority(self, counts: Callable[[str], bool]) -> bool:
+        """Whether this node makes a majority with the peers that count."""
+        return sum(map(counts, self._progress)) + 1 >= self._quorum
 
     # Receiving.
 
@@ -196,6 +246,7 @@ class Leadership:
         engine, progress = self._engine, self._progress[peer]
         progress.last_response = engine.clock()
         progress.level = reply.level
+        self.rounds.heard(peer, reply.round)
         if not reply.accepted:
             if progress.refused(reply, self._next_try(reply)):
                 self._advance(peer)
@@ -257,7 +308,7 @@ class Leadership:
             engine.storage.snapshots.set_aside(damage.path)
             snapshot = None
         if snapshot is not None and snapshot.position.index < engine.log.base_index:
-            snapshot.close()  # the log in memory does not go on from there
+            snapshot.close()  # the log does not go on from there
             snapshot = None
         if snapshot is None:
             # The state in memory is sound: a later turn finds what is made of it.
@@ -305,6 +356,16 @@ class Leadership:
             self._advance(peer)
 
     # Handing over.
+
+    def _call_successor(self) -> None:
+        """Have the furthest follower stand at once, if this leader can be heard, but hears nobody.
+
+        Followers that hear it would otherwise begin to wait only now.
+        """
+        reached = [peer for peer in self._progress if self._engine.connected(peer)]
+        if reached:
+            furthest = max(reached, key=lambda peer: self._progress[peer].match)
+            self._engine.send(furthest, TimeoutNow(self._engine.term))
 
     def hand_over(self) -> bool:
         """Ask the follower that is furthest to stand for election; whether one holds all."""

@@ -58,6 +58,8 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag=5):
     complete_index: int
     entries: list[tuple[int, bytes]]
     """Term and data of each."""
+    round: int = 0
+    """The leader's latest round (see `rounds`); 0 comes from a release without them."""
 
 
 class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -73,6 +75,8 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=6):
     index: int
     hint_index: int = 0
     hint_term: int = 0
+    round: int = 0
+    """Repeats the request's, or the highest of the requests that this answers."""
     level: int = 1
     """The highest feature level that the sender's release supports."""
 
@@ -103,6 +107,21 @@ class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag=9):
     term: int
 
 
+class ReadRequest(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """Up to where is the log committed now? Put only to a leader that sends rounds."""
+
+    term: int
+    number: int
+
+
+class ReadReply(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """All that was committed when the question of that number came is at or below `index`."""
+
+    term: int
+    number: int
+    index: int
+
+
 Message: TypeAlias = (
     PreVoteRequest
     | PreVoteReply
@@ -113,4 +132,6 @@ Message: TypeAlias = (
     | SnapshotChunk
     | SnapshotReply
     | TimeoutNow
+    | ReadRequest
+    | ReadReply
 )

@@ -31,10 +31,17 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     broken_link_min_s: float = 0.08
     broken_link_max_s: float = 0.32
-    """The same, when the connection to the leader has just broken: its process is likely gone."""
+    """The same, when the connection to the leader has just broken: its process is likely gone.
 
-    leader_fallback_s: float = 1.5
-    """A leader that a majority has not answered for this long steps down."""
+    A leader, too, counts on a follower whose connection is broken for the longer of the two only.
+    """
+
+    leader_fallback_s: float = 1.0
+    """A leader that a majority has not answered for this long steps down.
+
+    Followers that do not hear it have elected another by then; what clients have asked of it waits
+    until it steps down.
+    """
 
     probe_retry_s: float = 0.2
     """A probe, a vote request or a snapshot chunk without an answer is repeated after this."""
@@ -46,6 +53,12 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     To tell them apart from entries costs a message to each of them, and a wakeup there; it is also
     how far a follower's reads lag behind when no further entry comes.
     """
+
+    read_deadline_s: float = 2.0
+    """How long a read waits for what it needs to be applied here, or to be known."""
+
+    max_waiting_reads: int = 4_096
+    """Reads that wait on one node; more are refused."""
 
     transfer_timeout_s: float = 1.0
     """How long a stopping leader tries to hand leadership over."""
@@ -68,7 +81,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     The marks of the members lie as far apart as they can, so they take turns: a full leader writes
     about 500 entries a second, which leaves three members 20 s each. All entries since the last
-    snapshot are in memory, and are applied anew at a start.
+    snapshot are in the journal, and are applied anew at a start.
     """
 
     snapshot_bytes: int = 256 * 1024 * 1024
@@ -78,7 +91,16 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the event loop's time a snapshot may take."""
 
     trailing_entries: int = 1_000
-    """Entries kept in memory behind a snapshot, so that a slow follower needs no snapshot."""
+    """Entries known behind a snapshot, so that a slow follower needs no snapshot."""
+
+    log_memory_bytes: int = 8 * 1024 * 1024
+    """The newest entries, kept in memory to be sent and applied, take about this; older ones are
+    read from the journal again.
+
+    A follower that lags further, and a node that starts, cost a leader or themselves reads of the
+    disk, a bounded piece in a turn. A full leader writes 4 MB a second: two seconds of a follower's
+    silence cost no read.
+    """
 
     snapshot_chunk_bytes: int = 256 * 1024
     snapshot_window_chunks: int = 4
@@ -126,6 +148,10 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
         _require(
             self.max_send_buffer_bytes >= 2 * self.max_frame_bytes,
             "max_send_buffer_bytes must hold two frames",
+        )
+        _require(
+            self.log_memory_bytes >= self.max_entry_bytes,
+            "log_memory_bytes must be at least max_entry_bytes",
         )
         _require(self.snapshot_share < 1, "snapshot_share must be less than 1")
         _require(self.redial_min_s <= self.redial_max_s, "redial_max_s must be >= redial_min_s")

@@ -12,6 +12,8 @@ class Stats(msgspec.Struct):
     """Elections this node stood in."""
     leaderships: int = 0
     entries_applied: int = 0
+    read_rounds: int = 0
+    """Rounds of messages that this node, as leader, began for strong reads."""
     journal_bytes: int = 0
     snapshots_taken: int = 0
     snapshots_installed: int = 0

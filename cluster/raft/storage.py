@@ -26,6 +26,9 @@ NOTHING = Position(0, 0)
 _FORGOTTEN_AT_ONCE = 1_000
 """Entries dropped from memory in one turn: to free 50,000 in one go takes many milliseconds."""
 
+_READ_BYTES = 256 * 1024
+"""Read from the journal in one turn: the event loop waits for it."""
+
 
 class Storage:
     """One data directory, locked while it is open."""
@@ -39,7 +42,9 @@ class Storage:
         self._metadata_store = MetadataStore(disk, directory)
         self.journal = Journal(disk, directory, settings.segment_bytes)
         self.snapshots = SnapshotStore(disk, directory)
-        self.log = MemoryLog()
+        self.log = MemoryLog(max_bytes=settings.log_memory_bytes)
+        self._ahead: list[Entry] = []
+        """Entries to be applied that were read from the journal together, the next one last."""
         self.position = NOTHING
         """The last entry that the newest snapshot covers."""
         self.metadata = Metadata("", "")
@@ -53,7 +58,7 @@ class Storage:
         self.snapshots.clean()
         self.metadata = self._metadata_store.load(cluster_id, node)
         self._metadata_store.save(self.metadata)
-        self.log = self.journal.open()
+        self.journal.open(self.log)
         damages = self._load_snapshot(machine)
         self._check_fallback(damages)
         self._join_journal_to_snapshot()
@@ -133,11 +138,46 @@ class Storage:
         self.log.append(entry)
         self.journal.append(entry)
 
+    def sync(self) -> int:
+        """Make durable what was appended, and keep the newest of it in memory; the bytes written.
+
+        OSError stops the node.
+        """
+        size = self.journal.sync()
+        self.log.shed(self.journal.durable_index)
+        return size
+
+    def entries_from(self, start: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Entries from `start` on, up to both limits, but at least one if there is any.
+
+        From memory, or a bounded piece of the journal; Damaged when that cannot give it back.
+        """
+        if start > self.log.held_index:
+            return self.log.slice(start, max_entries, max_bytes)
+        return self.journal.read(start, max_entries, min(max_bytes, _READ_BYTES))
+
+    def entry(self, index: int) -> Entry:
+        """The entry to apply next.
+
+        Halted when the journal cannot give it back: the state cannot go on without it.
+        """
+        log = self.log
+        if index > log.held_index:
+            return log.get(index)
+        if not self._ahead or self._ahead[-1].index != index:
+            try:
+                self._ahead = self.journal.read(index, log.held_index - index + 1, _READ_BYTES)
+            except Damaged as damage:
+                raise Halted(str(damage)) from damage
+            self._ahead.reverse()
+        return self._ahead.pop()
+
     def truncate_from(self, index: int) -> None:
         term_before = self.log.term_at(index - 1)
         assert term_before is not None
         self.log.truncate_from(index)
         self.journal.truncate_from(index, term_before)
+        self._ahead.clear()  # what takes their place may have the same index
 
     def adopt(self, position: Position) -> list[Path]:
         """A snapshot of our own is durable at `position`; the journal's files to remove now.
@@ -146,7 +186,11 @@ class Storage:
         """
         assert position.index >= self.position.index
         self.position = position
-        return self.journal.forget_to(self.snapshots.previous_index())
+        # Damage makes the snapshot before worthless: it was to be used with all of the journal.
+        kept = position.index if self.journal.damaged else self.snapshots.previous_index()
+        segments = self.journal.forget_to(kept)
+        self.log.forget_to(min(self.journal.first_index - 1, self.log.held_index))
+        return segments
 
     def remove_old(self, segments: Iterable[Path]) -> None:
         """Remove what the newest snapshot made superfluous."""
@@ -156,9 +200,9 @@ class Storage:
 
     def forget_some(self) -> bool:
         """Drop a bounded number of entries from memory; whether more are behind the snapshot."""
-        target = self.position.index - self._settings.trailing_entries
-        self.log.forget_to(min(target, self.log.base_index + _FORGOTTEN_AT_ONCE))
-        return self.log.base_index < target
+        log, target = self.log, self.position.index - self._settings.trailing_entries
+        log.forget_to(min(target, max(log.base_index, log.held_index) + _FORGOTTEN_AT_ONCE))
+        return log.base_index < target
 
     def install(self, snapshot: Snapshot) -> None:
         """Publish a received snapshot; the log, which holds nothing behind it, starts anew."""

@@ -47,6 +47,9 @@ from timeball.cluster.state.transitions import TERMINAL
 _TEXTS_SHARED = 10_000
 _DISMANTLED_AT_ONCE = 500
 _HELD = (ExecutionState.LEASED, ExecutionState.RUNNING)
+# Names of the module, since reading a member off its class takes ten times as long.
+_SCHEDULED = ExecutionState.SCHEDULED
+_ACTIVE = JobState.ACTIVE
 
 
 class LevelTooHigh(NotImplementedError):
@@ -170,10 +173,13 @@ class Loader:
         return store
 
     def _check_whole(self, job: Job) -> None:
-        if job.state is JobState.ACTIVE and job.timetable_ended:
+        if job.state is _ACTIVE and job.timetable_ended:
             executions = self._store.executions_of(job)
             if all(execution.state in TERMINAL for execution in executions):
-                _refuse(f"job {job.id} is active, and nothing is to come")
+                self._refuse_idle(job)
+
+    def _refuse_idle(self, job: Job) -> NoReturn:
+        _refuse(f"job {job.id} is active, and nothing is to come")
 
     def _header(self, header: Header) -> None:
         if header.magic != MAGIC:
@@ -242,8 +248,9 @@ class Loader:
         if execution is not None:
             if execution.job != job.id:
                 _refuse(f"job {job.id} holds an execution that is not its own")
-            job.executions = self._execution(job, execution)
-            self._check_whole(job)
+            job.executions = occurrence = self._execution(job, execution)
+            if job.state is _ACTIVE and occurrence.state in TERMINAL:
+                self._refuse_idle(job)
         else:
             self._recurring.append(job)
 
@@ -280,10 +287,11 @@ class Loader:
         return execution
 
     def _check_execution(self, record: ExecutionRecord) -> None:
-        name = f"{record.job}-{record.nominal_ms}"
-        self._check_time(record.nominal_ms, record.due_ms, record.finished_ms)
+        self._check_time(record.nominal_ms)
+        self._check_time(record.due_ms)
+        self._check_time(record.finished_ms)
         if not 0 < record.sequence <= self._highest_number:
-            _refuse(f"execution {name} was never created")
+            _refuse(f"execution {record.job}-{record.nominal_ms} was never created")
         attempts = record.attempts
         if attempts is None:
             sound = record.token == 0 and record.state not in _HELD
@@ -294,13 +302,14 @@ class Loader:
                 and (attempts[-1].outcome is Outcome.OPEN) is (record.state in _HELD)
             )
         if not sound or (record.state in TERMINAL) is not (record.finished_ms > 0):
+            name = f"{record.job}-{record.nominal_ms}"
             _refuse(f"state, token and attempts of execution {name} do not agree")
 
     def _index(self, execution: Execution) -> None:
         store = self._store
         counts = store.queues[execution.job.queue]
         state = execution.state
-        if state is ExecutionState.SCHEDULED:
+        if state is _SCHEDULED:
             store.pending.add(execution.due_ms, execution)
             counts.scheduled += 1
         elif state in _HELD:
@@ -370,8 +379,8 @@ class Loader:
             self._texts.clear()
         return self._texts.setdefault(text, text)
 
-    def _check_time(self, *times_ms: int) -> None:
-        if min(times_ms) < 0 or max(times_ms) > limits.MAX_TIME_MS:
+    def _check_time(self, time_ms: int) -> None:
+        if not 0 <= time_ms <= limits.MAX_TIME_MS:
             _refuse("a time is out of range")
 
 

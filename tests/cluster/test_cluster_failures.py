@@ -199,6 +199,64 @@ async def test_a_node_without_a_majority_is_not_ready_and_refuses(cluster: Local
         assert answer.status == 200
 
 
+async def get(session: aiohttp.ClientSession, url: str) -> tuple[int, int, Any]:
+    """Status, position and body of a read, which comes long before a long-poll's end."""
+    async with session.get(
+        url,
+        headers={"Accept": "application/msgpack"},
+        timeout=aiohttp.ClientTimeout(total=10),
+    ) as answer:
+        position = int(answer.headers["Timeball-Applied-Index"])
+        return answer.status, position, msgspec.msgpack.decode(await answer.read())
+
+
+async def test_raft12_a_leader_whose_followers_are_stopped_reads_and_grants_nothing(
+    cluster: LocalCluster,
+) -> None:
+    """It believes for a while that it leads: nobody gets more from it than an old state, marked."""
+    leader = await cluster.leader()
+    url = cluster.url(leader)
+    followers = [name for name in cluster.names if name != leader]
+    later = {"queue": "cut", "schedule": {"type": "after", "delay_ms": 300}}
+    ready = {"queue": "cut", "worker": "w", "request_id": "ready", "wait_ms": 30_000}
+    waits = {"queue": "nothing", "worker": "w", "wait_ms": 30_000}
+    async with aiohttp.ClientSession() as session:
+        _, created = await post(session, f"{url}/v1/jobs", later)
+        job = f"{url}/v1/jobs/{created['job_id']}"
+        assert (await get(session, f"{job}?consistency=strong"))[0] == 200
+        for name in followers:
+            cluster.signal(name, signal.SIGSTOP)
+        strong, by_default, *claims = await asyncio.gather(
+            get(session, f"{job}?consistency=strong"),
+            get(session, job),
+            post(session, f"{url}/v1/claims", ready),
+            post(session, f"{url}/v1/claims", waits),
+        )
+        assert (strong[0], strong[2]["type"]) == (503, "urn:timeball:problem:no-leader")
+        assert (by_default[0], by_default[2]["state"]) == (200, "active")
+        assert [status for status, _ in claims] == [503, 503]
+        kinds = [problem["type"].rsplit(":", 1)[1] for _, problem in claims]
+        # The grant was written, and may yet be committed; of the other nothing was.
+        assert kinds == ["outcome-unknown", "no-leader"]
+        # Now it knows.
+        assert (await get(session, f"{job}?consistency=strong"))[0] == 503
+        assert (await post(session, f"{url}/v1/claims", waits))[0] == 503
+        status, position, _ = await get(session, job)
+        assert status == 200
+        assert (await get(session, f"{job}?min_index={position}"))[0] == 200
+        status, _, problem = await get(session, f"{job}?min_index={position + 1}")
+        assert (status, problem["type"]) == (503, "urn:timeball:problem:not-caught-up")
+        for name in followers:
+            cluster.signal(name, signal.SIGCONT)
+        _, claimed = await post_until_answered(session, cluster.urls, "/v1/claims", ready)
+        assert [each["job_id"] for each in claimed["executions"]] == [created["job_id"]]
+        for each in cluster.urls:
+            target = f"{each}/v1/jobs/{created['job_id']}?consistency=strong"
+            _, _, view = await get(session, target)
+            assert view["execution_counts"]["leased"] == 1
+    await digests_agree(cluster)
+
+
 async def test_a_node_that_was_away_catches_up_before_it_is_ready(cluster: LocalCluster) -> None:
     leader = await cluster.leader()
     behind = next(name for name in cluster.names if name != leader)

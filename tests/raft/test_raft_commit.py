@@ -625,22 +625,27 @@ class Relay:
         return getattr(self._member.consensus, name)
 
 
-@virtual
-async def test_on_a_real_cluster_verdicts_come_and_a_dead_leaders_proposals_end():
+async def committing_cluster(**settings: Any) -> tuple[Cluster, dict[str, GroupCommit]]:
     cluster = Cluster()
     commits = {
         name: GroupCommit(
-            replica,
+            Relay(cluster, name),
             encode_entry,
             lambda: 1,
-            CommitSettings(),
+            CommitSettings(**settings),
             last_log_time=lambda: 0,
             clock=cluster.loop.time,
         )
-        for name, replica in [(name, Relay(cluster, name)) for name in "abc"]
+        for name in cluster.members
     }
-    for name in "abc":
+    for name in cluster.members:
         await cluster.start(name, observers=[commits[name]])
+    return cluster, commits
+
+
+@virtual
+async def test_on_a_real_cluster_verdicts_come_and_a_dead_leaders_proposals_end():
+    cluster, commits = await committing_cluster()
     leader = await cluster.elected()
     futures = [commits[leader.name].propose(n) for n in range(100)]
     verdicts = await asyncio.gather(*futures)
@@ -650,3 +655,26 @@ async def test_on_a_real_cluster_verdicts_come_and_a_dead_leaders_proposals_end(
     with pytest.raises(OutcomeUnknown):
         await lost
     assert leader.consensus.role == "follower"
+
+
+@virtual
+async def test_raft12_what_a_cut_off_leader_called_undone_is_undone_after_the_heal():
+    cluster, commits = await committing_cluster(max_in_flight=1)
+    old = await cluster.elected()
+    assert await commits[old.name].propose("before")
+    cluster.isolate(old.name)
+    proposed = {}
+    while old.consensus.leading_term is not None:
+        name = f"late {len(proposed)}"
+        proposed[name] = commits[old.name].propose(name)
+        await asyncio.sleep(0.05)
+    proposed["afterwards"] = commits[old.name].propose("afterwards")
+    errors = {name: type(future.exception()) for name, future in proposed.items()}
+    assert set(errors.values()) == {NotLeader, OutcomeUnknown}
+    new = await cluster.elected()
+    assert await commits[new.name].propose("after")
+    cluster.heal()
+    await cluster.settled()
+    done = {op for entry in cluster.leader.machine.entries() for op in operations(entry)}
+    assert {"before", "after"} <= done
+    assert not done & {name for name, error in errors.items() if error is NotLeader}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from raft_harness import SimDisk
 
 from timeball.cluster.raft.disk import RealDisk
-from timeball.cluster.raft.entry import Entry
+from timeball.cluster.raft.entry import Entry, MemoryLog
 from timeball.cluster.raft.errors import Damaged, Misconfigured
 from timeball.cluster.raft.journal import Journal, encode_record, segment_name
 
@@ -20,7 +20,8 @@ DIR = Path("/data")
 
 def opened(disk: SimDisk, segment_bytes: int = 10**6) -> tuple[Journal, list[Entry]]:
     journal = Journal(disk, DIR, segment_bytes)
-    log = journal.open()
+    log = MemoryLog()
+    journal.open(log)
     if journal.empty:
         journal.reset(0, 0)
     return journal, [log.get(i) for i in range(log.base_index + 1, log.last_index + 1)]
@@ -211,7 +212,7 @@ def test_the_real_disk_does_what_the_simulated_one_does(tmp_path: Path):
     disk = RealDisk()
     lock = disk.lock(tmp_path / "data")
     journal = Journal(disk, tmp_path / "data", 300)
-    journal.open()
+    journal.open(MemoryLog())
     journal.reset(0, 0)
     entries = [Entry(b"x" * n, n, 1) for n in range(1, 30)]
     for entry in entries:
@@ -223,7 +224,8 @@ def test_the_real_disk_does_what_the_simulated_one_does(tmp_path: Path):
     first = journal.first_index
     journal.close()
     again = Journal(disk, tmp_path / "data", 300)
-    log = again.open()
+    log = MemoryLog()
+    again.open(log)
     assert [log.get(i) for i in range(first, 20)] == entries[first - 1 : 19]
     again.close()
     with pytest.raises(Misconfigured, match="in use by another process"):

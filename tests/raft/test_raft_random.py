@@ -134,6 +134,8 @@ async def test_nothing_acknowledged_is_lost(seed: int, unreliable: bool):
         segment_bytes=2000,
         snapshot_chunk_bytes=300,
         max_append_entries=8,
+        max_entry_bytes=400,
+        log_memory_bytes=rng.choice([600, 3000, 10**6]),
     )
     schedule = Schedule(cluster, rng, unreliable)
     for name in "abc":

@@ -35,6 +35,7 @@ def test_the_default_settings_are_valid():
         ({"tick_s": 0.0}, "tick_s"),
         ({"snapshot_entries": 0}, "snapshot_entries"),
         ({"segment_bytes": -1}, "segment_bytes"),
+        ({"log_memory_bytes": 2 * 1024 * 1024 - 1}, "log_memory_bytes must be at least"),
         ({"cluster": ""}, "cluster"),
         ({"cluster": "x" * 65}, "cluster"),
     ],
@@ -257,12 +258,22 @@ def test_message_tags_and_fields_do_not_change():
         4: ("VoteReply", ("term", "granted")),
         5: (
             "Append",
-            ("term", "prev_index", "prev_term", "commit_index", "complete_index", "entries"),
+            (
+                "term",
+                "prev_index",
+                "prev_term",
+                "commit_index",
+                "complete_index",
+                "entries",
+                "round",
+            ),
         ),
-        6: ("AppendReply", ("term", "accepted", "index", "hint_index", "hint_term")),
+        6: ("AppendReply", ("term", "accepted", "index", "hint_index", "hint_term", "round")),
         7: ("SnapshotChunk", ("term", "index", "last_term", "size", "offset", "data")),
         8: ("SnapshotReply", ("term", "index", "received", "installed")),
         9: ("TimeoutNow", ("term",)),
+        10: ("ReadRequest", ("term", "number")),
+        11: ("ReadReply", ("term", "number", "index")),
     }
 
 

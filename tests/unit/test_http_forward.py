@@ -210,6 +210,42 @@ async def test_an_answer_to_a_claim_that_is_undelivered_is_withdrawn(
     assert b"/withdraw HTTP/1.1" in leader.heads[1]
 
 
+@pytest.mark.parametrize("next_leader", [None, ME, "http://another"])
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/claims"])
+async def test_what_waits_for_a_node_that_leads_no_more_is_given_up(
+    leader: Leader, forwarder: Forwarder, path: str, next_leader: str | None
+) -> None:
+    """A leader that is cut off or stopped breaks no connection."""
+    leader.answer = b""
+    writing = asyncio.ensure_future(forwarder.forward(request(path), write=True))
+    reading = asyncio.ensure_future(forwarder.forward(request(), write=False))
+    await heads(leader, 2)
+    leader.url = next_leader
+    with pytest.raises(OutcomeUnknown) as unknown:
+        await asyncio.wait_for(writing, LIMIT_S)
+    with pytest.raises(Unavailable) as unavailable:
+        await asyncio.wait_for(reading, LIMIT_S)
+    for caught in (unknown.value, unavailable.value):
+        assert (caught.retry_after_ms > 0) == (next_leader is None)
+    assert len(leader.heads) == 2, "the client's repeat finds a claim's grants: none is withdrawn"
+
+
+async def test_what_waits_for_the_leader_waits_on_while_it_leads(
+    leader: Leader, forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "LOOK_S", 0.0)
+    leader.answer = b""
+    claiming = asyncio.ensure_future(forwarder.forward(claim(), write=True))
+    await heads(leader, 1)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not claiming.done()
+    leader.url = None
+    with pytest.raises(OutcomeUnknown):
+        await asyncio.wait_for(claiming, LIMIT_S)
+    assert not forwarder._under_way
+
+
 async def test_a_stopping_node_sends_long_polls_away(leader: Leader, forwarder: Forwarder) -> None:
     leader.answer = b""
     claiming = asyncio.ensure_future(forwarder.forward(claim(), write=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -36,7 +37,7 @@ def services(tmp_path: Any) -> Services:
     settings = parse_settings(CONFIG, tmp_path / "timeball.toml")
     parts: Any = {
         "settings": settings, "me": settings.node("a"), "state": state,
-        "replica": None, "dispatcher": None, "propose": propose,
+        "replica": SimpleNamespace(applied_index=1), "dispatcher": None, "propose": propose,
         "congested": lambda: False, "serving": lambda: True, "ready": lambda: True,
         "take_snapshot": None,
         "wall_clock_ms": lambda: NOW_MS,

@@ -262,3 +262,30 @@ def test_tables_align_also_wide_characters() -> None:
     assert text.splitlines() == ["NAME    N", "東京    5", "a       -", "b     120"]
     assert output.table(["a"], []) == "nothing"
     assert output.table(["a"], [("x" * 100,)]).splitlines()[1] == "x" * 59 + "…"
+
+
+def test_every_command_that_reads_takes_how_fresh_it_must_be(kit) -> None:
+    executions = {"executions": [], "cursor": None, "applied_index": 9}
+    fresh = ["--consistency", "strong", "--min-index", "9"]
+    with serving(kit) as peer:
+        peer.then("/v1/jobs/7", kit.Answer(200, JOB))
+        peer.then("/v1/jobs", kit.Answer(200, {"jobs": [], "cursor": None, "applied_index": 9}))
+        peer.then("/v1/executions/7-2", kit.Answer(200, EXECUTION))
+        peer.then("/v1/executions", kit.Answer(200, executions))
+        peer.then("/v1/dead", kit.Answer(200, executions))
+        peer.then("/v1/cluster", kit.Answer(200, CLUSTER))
+        for words in (
+            "job get 7", "job list", "execution get 7-2", "execution list", "dead list", "cluster"
+        ):  # fmt: skip
+            result = call(*words.split(), *fresh, url=peer.url)
+            assert result.exit_code == 0, result.output
+            assert peer.seen[-1].query["consistency"] == "strong"
+            assert peer.seen[-1].query["min_index"] == "9"
+    assert len(peer.seen) == 6
+
+
+def test_a_freshness_that_is_none_is_refused_before_anybody_is_asked() -> None:
+    for words in ("--consistency weak", "--min-index -1", "--min-index 9007199254740992"):
+        result = call("job", "get", "7", *words.split())
+        assert result.exit_code == 2
+        assert words.split()[0] in result.stderr

@@ -298,3 +298,91 @@ def test_urls_are_checked(bad) -> None:
 
 def test_urls_may_be_one_string() -> None:
     assert parse_urls(" http://a:1/ , http://b:2") == ["http://a:1", "http://b:2"]
+
+
+JOB = {
+    "job_id": "7", "queue": "mail", "state": "active", "payload": None, "schedule": None,
+    "priority": 5, "partition_key": "", "retry": {}, "timeout_ms": None, "idempotency_key": None,
+    "created_at": "2026-01-01T00:00:00Z", "next_fires": [], "coalesced": 0, "missed": 0,
+    "execution_counts": {},
+}  # fmt: skip
+CLUSTER = {
+    "cluster": "demo", "node": "b", "version": "0.1.0", "role": "follower", "serving": True,
+    "leader": "a", "term": 4, "commit_index": 90, "applied_index": 89, "log_time_ms": 1,
+    "nodes": [], "queues": [], "totals": {},
+}  # fmt: skip
+
+
+def at(index: object) -> dict[str, str]:
+    return {"Timeball-Applied-Index": str(index)}
+
+
+def test_every_read_asks_for_the_freshness_that_it_is_given(kit) -> None:
+    async def scenario() -> None:
+        async with kit.peers(1) as [peer], Client(peer.url) as client:
+            fresh = {"consistency": "strong", "min_index": 9}
+            page = {"executions": [], "cursor": None, "applied_index": 9}
+            peer.then("/v1/jobs/7", *[kit.Answer(200, JOB)] * 2)
+            peer.then("/v1/jobs", kit.Answer(200, {"jobs": [], "cursor": None, "applied_index": 9}))
+            peer.then("/v1/executions", kit.Answer(200, page))
+            peer.then("/v1/dead", kit.Answer(200, page))
+            peer.then("/v1/cluster", kit.Answer(200, CLUSTER))
+            await client.job("7", **fresh)
+            with pytest.raises(NotFound):
+                await client.execution("7-1", **fresh)
+            for listing in (client.jobs, client.executions, client.dead):
+                assert [item async for item in listing(**fresh)] == []
+            await client.cluster(**fresh)
+            for seen in peer.seen:
+                assert (seen.query["consistency"], seen.query["min_index"]) == ("strong", "9")
+            assert len(peer.seen) == 6
+            await client.job("7")
+            assert peer.seen[-1].query == {}, "the default is left out"
+
+    kit.run(scenario())
+
+
+def test_a_client_reads_what_it_wrote_and_never_less_than_it_has_seen(kit) -> None:
+    async def scenario() -> None:
+        async with kit.peers(1) as [peer], Client(peer.url, read_your_writes=True) as client:
+            peer.then("/v1/jobs", kit.Answer(201, CREATED, at(41)))
+            peer.then("/v1/jobs/8", kit.Answer(404, kit.problem("not-found", 404), at(50)))
+            peer.then("/v1/jobs/7", *[kit.Answer(200, JOB, at(45))] * 4)
+            await client.job("7")
+            assert peer.seen[-1].query == {}, "nothing was seen yet"
+            await client.create()
+            assert client.seen_index == 45, "it never falls"
+            await client.job("7")
+            assert peer.seen[-1].query == {"min_index": "45"}
+            with pytest.raises(NotFound):
+                await client.job("8")
+            await client.job("7", min_index=3)
+            assert peer.seen[-1].query == {"min_index": "50"}, "what is missing was seen, too"
+            await client.job("7", min_index=60)
+            assert peer.seen[-1].query == {"min_index": "60"}
+
+    kit.run(scenario())
+
+
+def test_a_position_that_is_no_number_is_not_believed(kit) -> None:
+    async def scenario() -> None:
+        async with kit.peers(1) as [peer], Client(peer.url) as client:
+            for odd in ("", "x", "-1", "1.5", "9" * 40):
+                peer.then("/v1/jobs/7", kit.Answer(200, JOB, at(odd)))
+                await client.job("7")
+            assert client.seen_index == 0
+
+    kit.run(scenario())
+
+
+def test_without_read_your_writes_positions_are_kept_and_not_asked_for(kit) -> None:
+    async def scenario() -> None:
+        async with kit.peers(1) as [peer], Client(peer.url) as client:
+            peer.then("/v1/jobs", kit.Answer(201, CREATED, at(41)))
+            peer.then("/v1/jobs/7", kit.Answer(200, JOB))
+            await client.create()
+            await client.job("7")
+            assert client.seen_index == 41
+            assert peer.seen[-1].query == {}
+
+    kit.run(scenario())

@@ -40,7 +40,14 @@ def test_every_trouble_has_a_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    "trouble", [Trouble.UNREACHABLE, Trouble.NO_LEADER, Trouble.BROKEN, Trouble.TIMED_OUT]
+    "trouble",
+    [
+        Trouble.UNREACHABLE,
+        Trouble.NO_LEADER,
+        Trouble.BROKEN,
+        Trouble.TIMED_OUT,
+        Trouble.BEHIND,
+    ],
 )
 def test_each_node_is_asked_at_once_before_the_first_pause(trouble: Trouble) -> None:
     call = attempts()

@@ -210,3 +210,12 @@ def test_what_cannot_be_encoded_is_an_invalid_request() -> None:
     for bad in (object(), "\ud800", 2**80, {1.5: object()}):
         with pytest.raises(errors.InvalidRequest, match="cannot be encoded"):
             encode_request(bad)
+
+
+def test_a_node_that_is_behind_is_left_for_another_at_once() -> None:
+    behind = problem("not-caught-up", 503, retry_after="1")
+    drive = Drive(READ._replace(answer=JobCancelled), behind, DONE)
+    assert [send.url for send in drive.sent] == ["http://a", "http://b"]
+    assert not drive.paused
+    with pytest.raises(errors.NotCaughtUp):
+        Drive(READ, behind, timeout_ms=50)

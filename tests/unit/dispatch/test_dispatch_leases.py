@@ -6,8 +6,9 @@ import pytest
 
 from timeball.cluster.dispatch.errors import NotServing
 from timeball.cluster.raft.errors import Overloaded
-from timeball.cluster.state.operations import Expire, NewJob, Start
+from timeball.cluster.state.operations import Expire, Fail, Failure, NewJob, Release, Start
 from timeball.cluster.state.records import ExecutionState, Outcome
+from timeball.cluster.state.verdicts import Verdict
 
 
 async def held(world, **rest):
@@ -31,6 +32,20 @@ async def test_a_lease_ends_after_its_length_and_the_attempt_counts(world):
     assert attempts(grant) == [Outcome.LEASE_EXPIRED]
     assert world.dispatcher.live_leases == 0
     assert world.heartbeat(grant).verdict == "lost"
+
+
+@pytest.mark.parametrize("late", ["release", "fail"])
+async def test_a_lease_that_ends_twice_in_one_entry_makes_its_execution_ready_once(world, late):
+    """Its holder reports late: the end of the lease is in the same entry, and was before it."""
+    grant = await held(world)
+    hold = (grant.execution.job.id, grant.execution.nominal_ms, grant.token)
+    report = Release([hold]) if late == "release" else Fail([Failure(*hold, retry_after_ms=0)])
+    verdicts = await world.write(Expire([(*hold, False)]), report)
+    assert verdicts == [[Verdict.ACCEPTED], [Verdict.ACCEPTED]]
+    assert len(world.commit.entries[-1]) == 2, "both are in one entry"
+    assert world.dispatcher.ready_depth("q") == 1
+    (again,) = await world.claim()
+    assert again.execution is grant.execution
 
 
 async def test_heartbeats_extend_a_lease_without_writing_to_the_log(world):

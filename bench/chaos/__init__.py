@@ -1,0 +1,1 @@
+"""Chaos: a cluster of real processes under load and faults, and checkers over what was seen."""
