@@ -283,6 +283,9 @@ class _NodeCollector(Collector):
         yield GaugeMetricFamily(
             "timeball_pending_executions", "Executions that wait", value=float(len(state.pending))
         )
+        yield GaugeMetricFamily(
+            "timeball_feature_level", "The feature level of the state", value=float(state.level)
+        )
 
     def _queues(self) -> Iterator[Metric]:
         """Depths by queue; what only a serving leader knows is left out elsewhere."""

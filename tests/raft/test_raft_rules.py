@@ -268,7 +268,10 @@ def test_message_tags_and_fields_do_not_change():
                 "round",
             ),
         ),
-        6: ("AppendReply", ("term", "accepted", "index", "hint_index", "hint_term", "round")),
+        6: (
+            "AppendReply",
+            ("term", "accepted", "index", "hint_index", "hint_term", "round", "level"),
+        ),
         7: ("SnapshotChunk", ("term", "index", "last_term", "size", "offset", "data")),
         8: ("SnapshotReply", ("term", "index", "received", "installed")),
         9: ("TimeoutNow", ("term",)),
