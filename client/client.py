@@ -326,6 +326,10 @@ class Client:
         query = {"digest": "true" if digest else None, **self._fresh(consistency, min_index)}
         return await self._get("/v1/cluster", messages.ClusterView, **query)
 
+    async def replacement(self, node: str) -> messages.Replacement:
+        """Read how far a node with a new disk has come; raises NotFound for one that is none."""
+        return await self._get(f"/v1/cluster/nodes/{quote(node, safe='')}", messages.Replacement)
+
     async def take_snapshot(self) -> messages.SnapshotBegun:
         """Have a node write a snapshot: with several URLs, whichever answers.
 

@@ -414,6 +414,9 @@ class ReplayAnswers(Answer, frozen=True):
 # --- the cluster -----------------------------------------------------------------------------
 
 
+Standing = Literal["blank", "joining", "voter"]
+
+
 class NodeView(Answer, frozen=True):
     """A node as the answering node sees it."""
 
@@ -423,8 +426,30 @@ class NodeView(Answer, frozen=True):
     connected: bool
     match_index: int | None
     last_contact_ms: int | None
+    standing: Standing | None = None
+    """What its disk counts for; None when it has not said so."""
     supported_level: int | None = None
     """The highest feature level of its release: each tells its own, a leader that of all."""
+
+
+class Replacement(Answer, frozen=True, kw_only=True):
+    """How far a node with a new disk has come, as the leader sees it."""
+
+    node: str
+    connected: bool
+    standing: Standing | None
+    incarnation: int | None
+    """The number of its disk; a new disk has another. None while the leader has not heard it."""
+    match_index: int
+    """What its disk is known to hold…"""
+    commit_index: int
+    """… of what is committed."""
+    snapshot_percent: int | None
+    """How much of the snapshot that it is being sent has arrived; None while there is none."""
+    quorum: int
+    """How many members must vote for anything to be committed."""
+    voters: list[str]
+    """The other members that vote and are in touch."""
 
 
 class QueueView(Answer, frozen=True):
@@ -457,6 +482,8 @@ class ClusterView(Answer, frozen=True, kw_only=True):
     nodes: list[NodeView]
     queues: list[QueueView]
     totals: dict[str, int]
+    obstacle: str | None = None
+    """What keeps the node from voting, or the cluster from a leader, in a sentence."""
 
 
 class SnapshotBegun(Answer, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
-"""The commands `timeball server` (one node) and `timeball dev` (three on this machine).
+"""The commands `timeball server` (one node), `timeball dev` (three on this machine) and `recover`.
 
-Exit codes, the same for both: 0 ended as asked; 2 the configuration is wrong or a port is
+Exit codes, the same for all: 0 ended as asked; 2 the configuration is wrong or a port is
 in use; 3 a file of the node cannot be read or trusted; 4 the node stopped itself because
 going on could break a promise. One line on standard error says why.
 """
@@ -21,8 +21,13 @@ import uvloop
 
 from timeball.cluster.localcluster import LocalCluster, NodeFailed, write_config
 from timeball.cluster.node import EXIT_CONFIG, EXIT_DAMAGED, EXIT_HALTED, Node
+from timeball.cluster.raft.disk import RealDisk
 from timeball.cluster.raft.errors import Damaged, Halted, Misconfigured
+from timeball.cluster.raft.metadata import MAX_INCARNATION, cluster_id
+from timeball.cluster.raft.recovery import found_anew
+from timeball.cluster.raft.settings import RaftSettings
 from timeball.cluster.settings import ConfigError, Settings, load_settings
+from timeball.cluster.state.machine import StateMachine
 
 _log = logging.getLogger("timeball")
 
@@ -185,6 +190,58 @@ async def _run_all(cluster: LocalCluster) -> None:
     raise NodeFailed(cluster.names[0], codes[0], cluster.log_end(cluster.names[0]))
 
 
+@click.command()
+@click.option(
+    "--config",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The cluster's configuration.",
+)
+@click.option("--survivor", required=True, help="The node whose disk is left, in its data folder.")
+@click.option("--force-new-cluster", is_flag=True, help="Yes, lose what that disk does not hold.")
+def recover(config: Path, survivor: str, force_new_cluster: bool) -> None:
+    """Found a cluster anew from ONE disk, when a majority of its disks is lost for good.
+
+    All nodes must be down, and the data folders of the others empty: each is filled with a copy
+    of the survivor's, to be moved to its machine. LOSES all that the survivor had not received,
+    though it was acknowledged. The lost disks must never come back.
+    """
+    try:
+        settings = load_settings(config)
+        settings.node(survivor)
+    except ConfigError as error:
+        raise WrongConfiguration(str(error)) from error
+    names = [node.name for node in settings.nodes]
+    if not force_new_cluster:
+        raise WrongConfiguration(
+            f"nothing was done. What the disk of {survivor} does not hold would be lost for good, "
+            "also what was acknowledged: if no majority of the disks can be brought back, say "
+            "--force-new-cluster"
+        )
+    rng = random.SystemRandom()
+    try:
+        last = found_anew(
+            RealDisk(),
+            survivor,
+            {name: settings.data_dir(name) for name in names},
+            cluster_id(settings.name, names),
+            StateMachine(),
+            RaftSettings(cluster=settings.name),
+            lambda: rng.randrange(1, MAX_INCARNATION),
+        )
+    except (Damaged, Misconfigured) as error:
+        raise UnusableFiles(str(error)) from error
+    except Halted as error:
+        raise Stopped(str(error)) from error
+    except OSError as error:
+        place = error.filename or settings.data_dir(survivor)
+        raise UnusableFiles(f"{place}: {error.strerror or error}") from error
+    click.echo(f"the cluster is founded anew from {survivor}, up to position {last}. The folders:")
+    for name in names:
+        click.echo(f"  {name}  {settings.data_dir(name)}")
+    click.echo("Move each to its machine, then start all nodes.")
+
+
 @click.group()
 def main() -> None:
     """The commands of a node, without those of a client."""
@@ -192,6 +249,7 @@ def main() -> None:
 
 main.add_command(server)
 main.add_command(dev)
+main.add_command(recover)
 
 if __name__ == "__main__":
     main()

@@ -228,6 +228,12 @@ class _NodeCollector(Collector):
             "raft_term": ("The term", consensus.term),
             "raft_leader": ("1 while this node leads", consensus.role == "leader"),
             "raft_serving": ("1 while this node leads and does its duties", self._node.serving),
+            "raft_voter": ("1 while this node's disk counts", consensus.standing == "voter"),
+            "raft_members_without_vote": (
+                "Members, this one too, whose disks are known not to count",
+                sum(peer.standing in ("blank", "joining") for peer in consensus.peers())
+                + (consensus.standing != "voter"),
+            ),
             "raft_quorum_seen": ("1 while a majority is in touch", consensus.quorum_seen),
             "raft_peers_connected": (
                 "Other members that this node has a connection to",

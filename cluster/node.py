@@ -223,6 +223,8 @@ class Node(Observer):
         """Whether this node is of use to clients (see protocol: `GET /readyz`)."""
         if self._stopping or self._halted is not None or not self.consensus.quorum_seen:
             return False
+        if self.consensus.standing != "voter":
+            return False
         if self.consensus.known_commit_index - self.consensus.applied_index > READY_LAG:
             return False
         return self.serving if self.consensus.role == "leader" else self._leader_url() is not None

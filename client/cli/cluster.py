@@ -1,4 +1,4 @@
-"""`timeball cluster …`: the state of nodes and queues; snapshots."""
+"""`timeball cluster …`: the state of nodes and queues; snapshots; new disks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 from msgspec import UNSET
 
-from timeball.client.cli import output
+from timeball.client.cli import output, replacing
 from timeball.client.cli.asking import Asker, asks, freshness_options
 from timeball.client.messages import ClusterView
 
@@ -37,6 +37,38 @@ def snapshot(asker: Asker) -> None:
     asker.show(begun, lambda: f"{begun.node} writes a snapshot of position {begun.index}")
 
 
+@cluster.command()
+@click.argument("name")
+@click.option(
+    "--wait-s",
+    type=click.IntRange(1, 86_400),
+    default=900,
+    show_default=True,
+    help="How long to wait until the node votes.",
+)
+@asks
+def replace(asker: Asker, name: str, wait_s: int) -> None:
+    """Watch over node NAME while it gets an empty disk, until it votes again.
+
+    Says first whether the others can spare it and what to do; changes nothing itself. Exit code
+    1 if they can not, or if the node does not vote in time.
+    """
+    before = asker.ask(lambda client: client.replacement(name))
+    refusal = replacing.refusal(before)
+    if refusal is not None:
+        raise click.ClickException(refusal)
+    click.echo(replacing.advice(before), err=True)
+    try:
+        after = asker.ask(lambda client: replacing.watch(client, before, wait_s, _tell))
+    except replacing.NotInTime as error:
+        raise click.ClickException(str(error)) from error
+    asker.show(after, lambda: f"{name} votes")
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
+
+
 def _text(view: ClusterView) -> str:
     head = output.facts(
         [
@@ -49,15 +81,17 @@ def _text(view: ClusterView) -> str:
             ("feature level", view.feature_level),
             ("state digest", None if view.state_digest is UNSET else view.state_digest),
             ("totals", view.totals),
+            ("attention", view.obstacle),
         ]
     )
     nodes = output.table(
-        ["node", "url", "role", "connected", "match", "last contact ms", "supports level"],
+        ["node", "url", "role", "disk", "connected", "match", "last contact ms", "level"],
         [
             (
                 node.name,
                 node.http_url,
                 node.role,
+                node.standing,
                 node.connected,
                 node.match_index,
                 node.last_contact_ms,

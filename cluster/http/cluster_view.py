@@ -11,14 +11,18 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from timeball.client import messages
-from timeball.client.errors import Unavailable
+from timeball.client.errors import NotFound, Unavailable
 from timeball.cluster.http.exchange import Answered, Request, Response
 from timeball.cluster.http.freshness import FRESHNESS
 from timeball.cluster.http.paging import read_choice, read_query
 from timeball.cluster.http.problems import RETRY_MS
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services
+from timeball.cluster.raft.elections import quorum
+from timeball.cluster.raft.interface import PeerStatus, Replica
 
+IN_TOUCH_S = 1.5
+"""A member that has not answered the leader for so long is not in touch."""
 MAX_QUEUES_SHOWN = 1_000
 """The view shows this many queues, by name; the state's own limit is higher."""
 
@@ -35,6 +39,12 @@ class ClusterReports:
         """The table of this noun."""
         return [
             Route(method="GET", pattern="/v1/cluster", handler=self.cluster),
+            Route(
+                method="GET",
+                pattern="/v1/cluster/nodes/{name}",
+                handler=self.replacement,
+                leader=True,
+            ),
             Route(method="POST", pattern="/v1/cluster/snapshot", handler=self.snapshot),
             Route(method="GET", pattern="/healthz", handler=self.health, plain=True),
             Route(method="GET", pattern="/readyz", handler=self.readiness),
@@ -64,6 +74,7 @@ class ClusterReports:
             nodes=self._nodes(),
             queues=self._queues(),
             totals=asdict(state.counters),
+            obstacle=replica.obstacle,
         )
         return Answered(message=view)
 
@@ -95,10 +106,42 @@ class ClusterReports:
                     connected=node.name == services.me.name or bool(peer and peer.connected),
                     match_index=match_index,
                     last_contact_ms=None if age_s is None else round(age_s * 1000),
+                    standing=self._standing(node.name, peer),
                     supported_level=level,
                 )
             )
         return views
+
+    def _standing(self, name: str, peer: PeerStatus | None) -> messages.Standing | None:
+        if name == self._services.me.name:
+            return self._services.replica.standing
+        return None if peer is None else peer.standing
+
+    async def replacement(self, request: Request) -> Answered:
+        """How far one node has come since its disk is new; the leader alone knows."""
+        read_query(request.query, ())
+        services, name = self._services, request.parameters["name"]
+        replica, me = services.replica, services.me.name
+        nodes = services.settings.nodes
+        if name not in [node.name for node in nodes]:
+            known = ", ".join(node.name for node in nodes)
+            raise NotFound.at("name", f"no node is named {name[:80]!r}; the nodes are {known}")
+        peers = {peer.name: peer for peer in replica.peers()}
+        asked = peers.get(name) or _own_status(me, replica)
+        voters = [me, *(peer.name for peer in peers.values() if _counts(peer))]
+        share = asked.snapshot_share
+        view = messages.Replacement(
+            node=name,
+            connected=asked.connected,
+            standing=asked.standing,
+            incarnation=asked.incarnation,
+            match_index=asked.match_index or 0,
+            commit_index=replica.commit_index,
+            snapshot_percent=None if share is None else int(100 * share),
+            quorum=quorum(len(nodes)),
+            voters=sorted(voter for voter in voters if voter != name),
+        )
+        return Answered(message=view)
 
     def _queues(self) -> list[messages.QueueView]:
         services = self._services
@@ -135,8 +178,10 @@ class ClusterReports:
         """This node is of use to clients: caught up, and in touch with a majority."""
         read_query(request.query, ())
         if not self._services.ready():
+            reason = self._services.replica.obstacle
             raise Unavailable(
-                "this node has not caught up, or sees no majority", retry_after_ms=RETRY_MS
+                reason or "this node has not caught up, or sees no majority",
+                retry_after_ms=RETRY_MS,
             )
         return Response(status=200, body=b"ready\n", content_type="text/plain; charset=utf-8")
 
@@ -148,3 +193,15 @@ class ClusterReports:
             content_type=CONTENT_TYPE_LATEST,
             headers={},
         )
+
+
+def _own_status(name: str, replica: Replica) -> PeerStatus:
+    """The answering leader, in the form of the others."""
+    at, disk = replica.last_index, replica.incarnation
+    return PeerStatus(name, True, at, 0.0, replica.standing, disk)
+
+
+def _counts(peer: PeerStatus) -> bool:
+    """Whether a member votes and has answered the leader lately."""
+    age_s = peer.last_response_age_s
+    return peer.connected and peer.standing == "voter" and age_s is not None and age_s < IN_TOUCH_S

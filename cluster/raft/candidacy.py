@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from timeball.cluster.raft.elections import Ballot, log_is_current
 from timeball.cluster.raft.messages import (
     Append,
-    AppendReply,
     Message,
     PreVoteReply,
     PreVoteRequest,
     SnapshotChunk,
-    SnapshotReply,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -42,7 +40,11 @@ class Candidacy:
     def tick(self, now: float) -> None:
         engine = self._engine
         if engine.timer.due(now):
-            self._stand()
+            if engine.membership.votes:
+                self._stand()
+            else:
+                engine.forget_leader()
+                engine.timer.reset(now)
         elif self._ballot and now - self._asked_at >= engine.settings.probe_retry_s:
             self._ask()
 
@@ -80,7 +82,7 @@ class Candidacy:
         if ballot is None:
             return
         self._asked_at = engine.clock()
-        log = (engine.last_index, engine.last_term, engine.caught_up)
+        log = (engine.last_index, engine.last_term)
         for peer in ballot.unanswered():
             if ballot.pre_vote:
                 engine.send(peer, PreVoteRequest(engine.term, *log))
@@ -113,10 +115,9 @@ class Candidacy:
         engine = self._engine
         match message:
             case Append():
-                reply = AppendReply(engine.term, False, message.prev_index, level=engine.level)
-                engine.send(peer, reply)
+                engine.send(peer, engine.membership.append_reply(False, message.prev_index))
             case SnapshotChunk():
-                engine.send(peer, SnapshotReply(engine.term, message.index, 0, installed=False))
+                engine.send(peer, engine.membership.snapshot_reply(message.index, 0, False))
             case VoteRequest():
                 engine.send(peer, VoteReply(engine.term, granted=False))
             case PreVoteRequest():
@@ -136,7 +137,7 @@ class Candidacy:
                 asked = self._ballot is not None and not self._ballot.pre_vote
                 self._on_reply(peer, message.granted and asked)
             case TimeoutNow():
-                if peer == self._engine.leader:
+                if peer == self._engine.leader and self._engine.membership.votes:
                     self._transfer = True
                     self._campaign()
 
@@ -146,13 +147,9 @@ class Candidacy:
             self._count()
 
     def _would_vote(self, message: PreVoteRequest | VoteRequest) -> bool:
-        """The candidate's log is as good as the own one, and both have a past, or neither.
-
-        An emptied disk has forgotten what it acknowledged: its vote could make a leader of a node
-        that lacks it. Nodes without a past may elect one another: so a new cluster begins.
-        """
+        """This disk may vote, and the candidate's log is as good as its own."""
         engine = self._engine
-        return message.caught_up == engine.caught_up and log_is_current(
+        return engine.membership.votes and log_is_current(
             message.last_term, message.last_index, engine.last_term, engine.last_index
         )
 

@@ -12,7 +12,7 @@ from timeball.cluster.raft.disk import Disk, RealDisk
 from timeball.cluster.raft.engine import Engine
 from timeball.cluster.raft.errors import Damaged, Halted, NotLeader
 from timeball.cluster.raft.interface import Observer, PeerStatus, Role, StateMachine
-from timeball.cluster.raft.metadata import cluster_id
+from timeball.cluster.raft.metadata import MAX_INCARNATION, Standing, cluster_id, founding_id
 from timeball.cluster.raft.network import Network
 from timeball.cluster.raft.settings import RaftSettings
 from timeball.cluster.raft.stats import Stats
@@ -57,7 +57,14 @@ class Consensus:
         self._level = level
         self._cluster_id = cluster_id(settings.cluster, members)
         self._network = network or TcpNetwork(
-            node_name, self._members, self._cluster_id, secret, settings, clock, rng
+            node_name,
+            self._members,
+            self._cluster_id,
+            secret,
+            settings,
+            clock,
+            rng,
+            founding=lambda: founding_id(self._storage.metadata.founders),
         )
         self._storage = Storage(disk or RealDisk(), data_dir, settings)
         self._observers: list[Observer] = []
@@ -81,6 +88,7 @@ class Consensus:
         loop = asyncio.get_running_loop()
         try:
             self._storage.open(self._cluster_id, self._name, self._machine)
+            self._storage.identify(self._rng.randrange(1, MAX_INCARNATION))
         except Damaged as damage:
             _logger.critical("%s must not start: %s", self._name, damage)
             self._storage.close()
@@ -230,10 +238,27 @@ class Consensus:
         engine, now = self._running, self._clock()
         statuses = []
         for peer in engine.others:
-            match_index = age = level = None
+            match_index = age = share = level = None
             if engine.leadership is not None:
                 progress = engine.leadership.progress(peer)
                 match_index, age = progress.match, now - progress.last_response
+                share = progress.snapshot_share
                 level = progress.level if engine.connected(peer) else None
-            statuses.append(PeerStatus(peer, engine.connected(peer), match_index, age, level))
+            standing, incarnation = engine.membership.of(peer)
+            connected = engine.connected(peer)
+            statuses.append(
+                PeerStatus(peer, connected, match_index, age, standing, incarnation, share, level)
+            )
         return statuses
+
+    @property
+    def standing(self) -> Standing:
+        return self._storage.metadata.standing
+
+    @property
+    def incarnation(self) -> int:
+        return self._storage.metadata.incarnation
+
+    @property
+    def obstacle(self) -> str | None:
+        return self._running.membership.obstacle()

@@ -34,6 +34,7 @@ from timeball.cluster.raft.errors import Halted, NotLeader, OutcomeUnknown
 from timeball.cluster.raft.following import Following
 from timeball.cluster.raft.interface import Observer, Role, StateMachine
 from timeball.cluster.raft.leading import Leadership
+from timeball.cluster.raft.membership import Membership
 from timeball.cluster.raft.messages import Message
 from timeball.cluster.raft.network import Network
 from timeball.cluster.raft.reading import Reading
@@ -170,6 +171,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self.timer = ElectionTimer(settings, rng)
         self._candidacy = Candidacy(self)
         self._following = Following(self)
+        self.membership = Membership(self)
         self.reading = Reading(self, rng.getrandbits(48))
         self.snapshotting = Snapshotting(self)
         self.link = _Link(network, self._nodes)
@@ -237,10 +239,6 @@ class Engine(LibraryObject):  # type: ignore[misc]
     def log(self) -> MemoryLog:
         return self.storage.log
 
-    @property
-    def caught_up(self) -> bool:
-        return self.storage.metadata.caught_up
-
     def connected(self, peer: str) -> bool:
         return peer in self._connected
 
@@ -264,7 +262,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
     def become_leader(self) -> None:
         assert self.role == "candidate"
         assert self.vote == self.name
-        self.storage.save_caught_up()
+        assert self.membership.votes
         self._SyncObj__setState(_LEADER)
         self._SyncObj__raftLeader = self._nodes[self.name]
         self.stats.leaderships += 1
@@ -297,6 +295,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
             self._candidacy.abandon()
             self._SyncObj__setState(_FOLLOWER)
             self._SyncObj__raftLeader = node
+            self.membership.follow()
         self.timer.heard_leader(self.clock())
 
     def forget_leader(self) -> None:
@@ -321,6 +320,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
             return
         with self.turn():
             now = self.clock()
+            self.membership.tick(now)
             if self.leadership is not None:
                 self.leadership.tick(now)
             else:
@@ -331,11 +331,15 @@ class Engine(LibraryObject):  # type: ignore[misc]
         if self.halted is not None:
             return
         with self.turn():
+            if self.membership.introduced(node.id, message):
+                return
             if not self._candidacy.agree_on_term(node.id, message):
                 return
             if self.leadership is not None and self.leadership.receive(node.id, message):
                 return
             if self._following.receive(node.id, message):
+                return
+            if self.membership.admitted(node.id, message):
                 return
             if self.reading.receive(node.id, message):
                 return
@@ -343,12 +347,16 @@ class Engine(LibraryObject):  # type: ignore[misc]
 
     def _SyncObj__onNodeConnected(self, node: Node) -> None:  # noqa: N802
         self._connected.add(node.id)
-        if self.leadership is not None and self.halted is None:
-            with self.turn():
+        if self.halted is not None:
+            return
+        with self.turn():
+            self.membership.connected(node.id)
+            if self.leadership is not None:
                 self.leadership.connected(node.id)
 
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:  # noqa: N802
         self._connected.discard(node.id)
+        self.membership.disconnected(node.id)
         if self.leader == node.id:
             self._SyncObj__raftLeader = None
             self.timer.lost_link_to_leader(self.clock())

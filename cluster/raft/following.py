@@ -19,7 +19,6 @@ from timeball.cluster.raft.messages import (
     AppendReply,
     Message,
     SnapshotChunk,
-    SnapshotReply,
 )
 from timeball.cluster.raft.snapshots import Position
 
@@ -37,7 +36,6 @@ class _Acknowledgement:
         self.term = term
         self.index = 0
         self.round = 0
-        self.complete = False
 
 
 class Following:
@@ -71,25 +69,22 @@ class Following:
             return
         self._take(message)
         matched = message.prev_index + len(message.entries)
-        complete = matched >= message.complete_index
-        self._acknowledge(peer, matched, message.round, complete)
+        self._acknowledge(peer, matched, message.round)
         engine.commit(min(message.commit_index, matched))
 
     def _refusal(self, message: Append) -> AppendReply | None:
         """The answer when the log does not hold the entry before; None when it does."""
         engine, log, prev = self._engine, self._engine.log, message.prev_index
+        membership = engine.membership
         if prev > log.last_index:
-            end = log.last_index + 1
-            return AppendReply(
-                engine.term, False, prev, end, round=message.round, level=engine.level
-            )
+            return membership.append_reply(False, prev, log.last_index + 1, 0, message.round)
         held = log.term_at(prev)
         if held is None or held == message.prev_term:
             return None  # what the log knows no more is committed, and agrees
         if prev <= engine.commit_index:
             raise Halted(f"the leader's entry {prev} differs from the committed one")
         first = log.first_index_of_term(prev, floor=engine.commit_index)
-        return AppendReply(engine.term, False, prev, first, held, message.round, engine.level)
+        return membership.append_reply(False, prev, first, held, message.round)
 
     def _take(self, message: Append) -> None:
         engine, log = self._engine, self._engine.log
@@ -105,14 +100,13 @@ class Following:
                 engine.storage.truncate_from(index)
             engine.write(Entry(data, index, term))
 
-    def _acknowledge(self, leader: str, index: int, round_number: int, complete: bool) -> None:
+    def _acknowledge(self, leader: str, index: int, round_number: int) -> None:
         """Say that the log agrees up to `index`, as soon as that is durable."""
         pending, term = self._pending, self._engine.term
         if pending is None or (pending.leader, pending.term) != (leader, term):
             pending = self._pending = _Acknowledgement(leader, term)
         pending.index = max(pending.index, index)
         pending.round = max(pending.round, round_number)
-        pending.complete = pending.complete or complete
         if self._engine.storage.journal.unwritten:
             self._engine.schedule_flush()
         else:
@@ -124,11 +118,7 @@ class Following:
         engine = self._engine
         if pending is None or pending.term != engine.term:
             return
-        if pending.complete:
-            engine.storage.save_caught_up()
-        reply = AppendReply(
-            engine.term, True, pending.index, round=pending.round, level=engine.level
-        )
+        reply = engine.membership.append_reply(True, pending.index, 0, 0, pending.round)
         engine.send(pending.leader, reply)
 
     def _on_chunk(self, peer: str, message: SnapshotChunk) -> None:
@@ -230,5 +220,5 @@ class Following:
     def _answer(
         self, peer: str, message: SnapshotChunk, received: int, installed: bool = False
     ) -> None:
-        engine = self._engine
-        engine.send(peer, SnapshotReply(engine.term, message.index, received, installed))
+        reply = self._engine.membership.snapshot_reply(message.index, received, installed)
+        self._engine.send(peer, reply)

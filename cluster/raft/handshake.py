@@ -2,7 +2,7 @@
 
 The dialler speaks first; C and S are fresh nonces of both sides:
 
-    dialler  → listener   Hello(version, cluster id, from, to, C)
+    dialler  → listener   Hello(version, cluster id, founding, from, to, C)
     listener → dialler    Challenge(S)
     dialler  → listener   Proof(HMAC("dialler" | transcript))
     listener → dialler    Proof(HMAC("listener" | transcript))
@@ -22,7 +22,7 @@ import hmac
 
 import msgspec
 
-VERSION = 1
+VERSION = 2
 NONCE_BYTES = 32
 MAC_BYTES = 16
 MAX_HANDSHAKE_FRAME = 512
@@ -33,6 +33,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
     version: int
     cluster_id: str
+    founding: str
+    """Of which disks the sender's cluster was founded (a hash), or empty while it has none."""
     sender: str
     receiver: str
     nonce: bytes
@@ -64,6 +66,7 @@ class Transcript:
         said = [
             str(hello.version).encode(),
             hello.cluster_id.encode(),
+            hello.founding.encode(),
             hello.sender.encode(),
             hello.receiver.encode(),
             hello.nonce,

@@ -13,6 +13,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from timeball.cluster.raft.metadata import Standing
+
 Role = Literal["leader", "follower", "candidate"]
 
 
@@ -105,14 +107,20 @@ class Observer:
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """How another member looks from here; the last three are known to a leader only."""
+    """How another member looks from here."""
 
     name: str
     connected: bool
     match_index: int | None
+    """This and the next are known to a leader only."""
     last_response_age_s: float | None
-    level: int | None
-    """The feature level that it supports, if it has said so since it is connected."""
+    standing: Standing | None = None
+    """What its disk counts for, and which disk it is; None when it has not said so."""
+    incarnation: int | None = None
+    snapshot_share: float | None = None
+    """How much of a snapshot the leader has sent it and knows to have arrived, 0 to 1."""
+    level: int | None = None
+    """The feature level that it supports, if a leader has heard it since it is connected."""
 
 
 class Replica(Protocol):
@@ -150,6 +158,18 @@ class Replica(Protocol):
         """Whether this node leads with a live majority, or hears from a leader."""
 
     def peers(self) -> list[PeerStatus]: ...
+
+    @property
+    def standing(self) -> Standing:
+        """What this node's own disk counts for."""
+
+    @property
+    def incarnation(self) -> int:
+        """Which disk this is, of all that the node's name has had."""
+
+    @property
+    def obstacle(self) -> str | None:
+        """What keeps this node from voting, or the cluster from having a leader, in a sentence."""
 
     def read(self, index: int, *, strong: bool) -> asyncio.Future[None]:
         """Wait until `index` is applied here; if `strong`, also all that is committed by now.

@@ -16,6 +16,7 @@ from timeball.cluster.raft.elections import quorum
 from timeball.cluster.raft.entry import Entry
 from timeball.cluster.raft.errors import Damaged, Halted
 from timeball.cluster.raft.messages import (
+    Admission,
     Append,
     AppendReply,
     Message,
@@ -161,7 +162,6 @@ class Leadership:
             prev,
             prev_term,
             engine.commit_index,
-            max(self.barrier_index, engine.commit_index),
             [(entry.term, entry.data) for entry in entries],
             self.rounds.number,
         )
@@ -208,7 +208,7 @@ class Leadership:
             self._heartbeat(peer, progress, now)
 
     def has_quorum(self, now: float) -> bool:
-        """Whether a majority has answered lately.
+        """Whether a majority has answered lately, of those who vote.
 
         A follower whose link is broken stands for election sooner, and counts for less long.
         """
@@ -222,14 +222,25 @@ class Leadership:
         return self.majority(heard)
 
     def majority(self, counts: Callable[[str], bool]) -> bool:
-        """Whether this node makes a majority with the peers that count."""
-        return sum(map(counts, self._progress)) + 1 >= self._quorum
+        """Whether this node makes a majority with the voters among the peers that count."""
+        heard = sum(progress.votes and counts(peer) for peer, progress in self._progress.items())
+        return heard + 1 >= self._quorum
 
     # Receiving.
 
     def connected(self, peer: str) -> None:
         self._progress[peer].restart(self._engine.last_index + 1)
         self._advance(peer)
+
+    def introduced(self, peer: str, incarnation: int, votes: bool) -> None:
+        """A member has said which disk it has."""
+        if not self._progress[peer].returned(incarnation, votes):
+            _logger.error(
+                "%s: a former disk of %s is back after a newer one got its vote; it is out of date "
+                "and not listened to: empty it",
+                self._engine.name,
+                peer,
+            )
 
     def receive(self, peer: str, message: Message) -> bool:
         """Whether the message was an answer to a leader."""
@@ -244,6 +255,8 @@ class Leadership:
 
     def _on_append_reply(self, peer: str, reply: AppendReply) -> None:
         engine, progress = self._engine, self._progress[peer]
+        if not self._recognise(progress, reply):
+            return
         progress.last_response = engine.clock()
         progress.level = reply.level
         self.rounds.heard(peer, reply.round)
@@ -256,7 +269,29 @@ class Leadership:
             self.count()
         # The count may have ended this leadership, by a halt or by what an observer did.
         if engine.leadership is self:
+            self._admit(peer, progress)
             self._advance(peer)
+
+    def _recognise(self, progress: Progress, reply: AppendReply | SnapshotReply) -> bool:
+        """Whether the answer is of the disk in use; a joining one gets an entry to catch up to.
+
+        That entry is written after all that the name's former disk can have taken part in. Once
+        a majority of the others holds it, nobody can win by a vote that the former disk gave.
+        """
+        engine = self._engine
+        if not progress.recognise(reply.incarnation, reply.votes, engine.last_index + 1):
+            return False
+        if not progress.votes and progress.join_index is None and not engine.handing_over:
+            progress.join_index = self._write(b"")
+        return True
+
+    def _admit(self, peer: str, progress: Progress) -> None:
+        """Give a joining disk its vote when it holds what it must, and that is committed."""
+        engine, index = self._engine, progress.join_index
+        if progress.admissible and index is not None and engine.commit_index >= index:
+            assert progress.incarnation is not None
+            founders = engine.storage.metadata.founders
+            engine.send(peer, Admission(engine.term, progress.incarnation, index, founders))
 
     def _next_try(self, refusal: AppendReply) -> int:
         """Where the logs may agree, judged by the term that the follower holds (Raft, §5.3)."""
@@ -267,9 +302,9 @@ class Leadership:
         return index + 1 if log.term_at(index) == refusal.hint_term else refusal.hint_index
 
     def count(self) -> None:
-        """Commit what a majority holds durably, if the last of it is of this very term."""
+        """Commit what a majority of voters holds durably, if the last of it is of this term."""
         engine = self._engine
-        held = [progress.match for progress in self._progress.values()]
+        held = [progress.match if progress.votes else 0 for progress in self._progress.values()]
         held.append(engine.storage.journal.durable_index)
         held.sort()
         index = held[-self._quorum]
@@ -332,6 +367,8 @@ class Leadership:
 
     def _on_snapshot_reply(self, peer: str, reply: SnapshotReply) -> None:
         engine, progress = self._engine, self._progress[peer]
+        if not self._recognise(progress, reply):
+            return
         now = engine.clock()
         progress.last_response = now
         snapshot = progress.snapshot
@@ -371,7 +408,8 @@ class Leadership:
         """Ask the follower that is furthest to stand for election; whether one holds all."""
         engine = self._engine
         for peer, progress in self._progress.items():
-            if engine.connected(peer) and progress.match == engine.last_index:
+            ready = progress.votes and progress.match == engine.last_index
+            if ready and engine.connected(peer):
                 engine.send(peer, TimeoutNow(engine.term))
                 return True
         return False

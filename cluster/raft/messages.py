@@ -9,6 +9,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from timeball.cluster.raft.metadata import Standing
+
 
 class PreVoteRequest(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Would you vote for me in the next term? Asked before the term is raised."""
@@ -16,7 +18,6 @@ class PreVoteRequest(msgspec.Struct, frozen=True, array_like=True, tag=1):
     term: int
     last_index: int
     last_term: int
-    caught_up: bool
 
 
 class PreVoteReply(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -33,7 +34,6 @@ class VoteRequest(msgspec.Struct, frozen=True, array_like=True, tag=3):
     term: int
     last_index: int
     last_term: int
-    caught_up: bool
     transfer: bool
 
 
@@ -45,17 +45,12 @@ class VoteReply(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The entries that follow `prev_index`; none in a heartbeat.
-
-    `complete_index`: a log that agrees with the leader's up to here holds all that was committed
-    when the message was sent.
-    """
+    """The entries that follow `prev_index`; none in a heartbeat."""
 
     term: int
     prev_index: int
     prev_term: int
     commit_index: int
-    complete_index: int
     entries: list[tuple[int, bytes]]
     """Term and data of each."""
     round: int = 0
@@ -68,6 +63,8 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=6):
     Refused: `index` repeats the request's `prev_index`, which the log does not hold with that
     term; `hint_index` and `hint_term` tell where to try: the first entry of the term found there,
     or, with term 0, the entry after the log's end.
+
+    `incarnation` is the answering disk's; `votes`: whether it counts (durable at its sender).
     """
 
     term: int
@@ -77,6 +74,8 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=6):
     hint_term: int = 0
     round: int = 0
     """Repeats the request's, or the highest of the requests that this answers."""
+    incarnation: int = 0
+    votes: bool = True
     level: int = 1
     """The highest feature level that the sender's release supports."""
 
@@ -99,6 +98,8 @@ class SnapshotReply(msgspec.Struct, frozen=True, array_like=True, tag=8):
     index: int
     received: int
     installed: bool
+    incarnation: int = 0
+    votes: bool = True
 
 
 class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag=9):
@@ -122,6 +123,27 @@ class ReadReply(msgspec.Struct, frozen=True, array_like=True, tag=11):
     index: int
 
 
+class Introduction(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """Which disk this member has, and what it counts for; it claims no term.
+
+    `founders` are the cluster's; from a blank disk, the blank ones that it sees, its own included.
+    """
+
+    term: int
+    incarnation: int
+    standing: Standing
+    founders: dict[str, int]
+
+
+class Admission(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """From a leader to a joining disk: what you hold durably up to `index` is enough, vote."""
+
+    term: int
+    incarnation: int
+    index: int
+    founders: dict[str, int]
+
+
 Message: TypeAlias = (
     PreVoteRequest
     | PreVoteReply
@@ -134,4 +156,6 @@ Message: TypeAlias = (
     | TimeoutNow
     | ReadRequest
     | ReadReply
+    | Introduction
+    | Admission
 )

@@ -1,4 +1,4 @@
-"""The node's durable promises: its term and its vote, and whose data directory this is.
+"""The node's durable promises: its term and vote, whose data directory this is, and its standing.
 
 One small file, replaced as a whole: written beside the old one, synced, renamed, directory
 synced. A vote must never leave the node before `save` has returned (Raft, figure 2).
@@ -7,8 +7,9 @@ synced. A vote must never leave the node before `save` has returned (Raft, figur
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 from zlib import crc32
 
 import msgspec
@@ -16,9 +17,22 @@ import msgspec
 from timeball.cluster.raft.disk import Disk
 from timeball.cluster.raft.errors import Damaged, Misconfigured
 
-MAGIC = b"TBMETA01"
+MAGIC = b"TBMETA02"
 _FILE = "metadata"
 _MAX_BYTES = 4096
+MAX_INCARNATION = 2**48
+"""Incarnations are drawn below this: any JSON reader can hold them."""
+
+Standing = Literal["blank", "joining", "voter"]
+"""What a disk counts for (decision 0014):
+
+    blank    it holds nothing, and knows of no cluster: it may help to found one
+    joining  it takes entries and snapshots, but has no vote and its answers count for nothing
+    voter    it holds all that its name has ever vouched for
+"""
+BLANK: Standing = "blank"
+JOINING: Standing = "joining"
+VOTER: Standing = "voter"
 
 
 def cluster_id(cluster: str, members: Iterable[str]) -> str:
@@ -33,6 +47,13 @@ def cluster_id(cluster: str, members: Iterable[str]) -> str:
     return hashed.hexdigest()[:32]
 
 
+def founding_id(founders: Mapping[str, int]) -> str:
+    """A short hash of the disks that founded a cluster; empty when they are not known."""
+    if not founders:
+        return ""
+    return hashlib.sha256(repr(sorted(founders.items())).encode()).hexdigest()[:16]
+
+
 class Metadata(msgspec.Struct, frozen=True, array_like=True):
     """What the file holds."""
 
@@ -40,12 +61,11 @@ class Metadata(msgspec.Struct, frozen=True, array_like=True):
     node: str
     term: int = 0
     vote: str | None = None
-    caught_up: bool = False
-    """Whether this disk has held all that a leader had committed.
-
-    False on a new or emptied disk: entries that it acknowledged before may be forgotten, so such
-    a node neither stands for election nor votes for a node that has a past.
-    """
+    standing: Standing = BLANK
+    incarnation: int = 0
+    """A random number that tells this disk from any other that had or will have the same name."""
+    founders: dict[str, int] = {}
+    """The members' disks when the cluster was founded, by incarnation; empty while not known."""
 
 
 class MetadataStore:

@@ -33,6 +33,12 @@ class Progress:
 
     def __init__(self, next_index: int, now: float) -> None:
         self.match = 0
+        self.incarnation: int | None = None
+        """The disk that answers; None before it has."""
+        self.votes = True
+        """Whether its answers count. What has not answered has acknowledged nothing either."""
+        self.join_index: int | None = None
+        """What a joining disk must hold, and a majority of the others, before it gets its vote."""
         self.next = next_index
         self.state = PROBING
         self.last_response = now
@@ -48,6 +54,47 @@ class Progress:
         self._awaiting = False
         self._inflight: dict[int, int] = {}
         self._inflight_bytes = 0
+        self._gone: set[int] = set()
+        """Disks that answered before the one that does now."""
+
+    def recognise(self, incarnation: int, votes: bool, next_index: int) -> bool:
+        """Note whose answer has come; whether it is that of the disk in use.
+
+        Nothing of one disk counts for another: late answers of a former one are dropped, and a
+        new one is looked at from the beginning.
+        """
+        if incarnation == self.incarnation:
+            self.votes = self.votes or votes
+            return True
+        if incarnation in self._gone:
+            return False
+        if self.incarnation is not None:
+            self._gone.add(self.incarnation)
+            self.restart(next_index)
+        self.incarnation, self.votes, self.join_index = incarnation, votes, None
+        return True
+
+    def returned(self, incarnation: int, votes: bool) -> bool:
+        """A disk has come, by a new connection; whether it is to be listened to.
+
+        A former one may take its place again, but not with a vote when its successor got one: it
+        is out of date then, since its name has vouched for more.
+        """
+        if not (votes and self.votes):
+            self._gone.discard(incarnation)
+        return incarnation not in self._gone
+
+    @property
+    def admissible(self) -> bool:
+        """Whether a joining disk holds what it must."""
+        return not self.votes and self.join_index is not None and self.match >= self.join_index
+
+    @property
+    def snapshot_share(self) -> float | None:
+        """How much of the snapshot under way has arrived."""
+        if self.snapshot is None:
+            return None
+        return self.snapshot_acked / max(1, self.snapshot.size)
 
     def restart(self, next_index: int) -> None:
         """The connection is new: the follower may have lost everything, so nothing counts."""

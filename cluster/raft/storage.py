@@ -7,7 +7,7 @@ what no crash can leave is damage, and the node does not start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,14 @@ from timeball.cluster.raft.entry import Entry, MemoryLog
 from timeball.cluster.raft.errors import Damaged, Halted
 from timeball.cluster.raft.interface import StateMachine
 from timeball.cluster.raft.journal import Journal, segment_name
-from timeball.cluster.raft.metadata import Metadata, MetadataStore
+from timeball.cluster.raft.metadata import (
+    BLANK,
+    JOINING,
+    VOTER,
+    Metadata,
+    MetadataStore,
+    Standing,
+)
 from timeball.cluster.raft.settings import RaftSettings
 from timeball.cluster.raft.snapshots import Position, Snapshot, SnapshotStore
 
@@ -100,7 +107,7 @@ class Storage:
     def _join_journal_to_snapshot(self) -> None:
         position, log = self.position, self.log
         if self.journal.empty:
-            if position == NOTHING and self.metadata.caught_up:
+            if position == NOTHING and self.metadata.standing == VOTER:
                 raise Damaged(self._directory / segment_name(1), "the journal is missing")
             self._restart_log_after(position)
         elif log.base_index > position.index:
@@ -125,10 +132,33 @@ class Storage:
         if (term, vote) != (self.metadata.term, self.metadata.vote):
             self._save(msgspec.structs.replace(self.metadata, term=term, vote=vote))
 
-    def save_caught_up(self) -> None:
-        """Remember that this disk holds all that a leader had committed."""
-        if not self.metadata.caught_up:
-            self._save(msgspec.structs.replace(self.metadata, caught_up=True))
+    def identify(self, incarnation: int) -> None:
+        """Give the disk its number, if it has none yet; it is durable on return."""
+        if self.metadata.incarnation == 0:
+            self._save(msgspec.structs.replace(self.metadata, incarnation=incarnation))
+
+    def save_standing(self, standing: Standing, founders: Mapping[str, int]) -> None:
+        """Make the standing durable, with the founders as far as they are known.
+
+        Nobody becomes blank again, and a vote is given up by `disown` alone.
+        """
+        before = self.metadata
+        assert standing != BLANK
+        assert before.standing != VOTER or standing == VOTER, "a vote is given up by `disown`"
+        known = dict(founders) or before.founders
+        self._save(msgspec.structs.replace(before, standing=standing, founders=known))
+
+    def disown(self, incarnation: int) -> None:
+        """Give up the vote: this disk may hold less than its name has vouched for.
+
+        It counts as another disk from now on, `incarnation`, and joins as an emptied one does.
+        Call it before the engine starts.
+        """
+        assert incarnation != self.metadata.incarnation
+        fresh = msgspec.structs.replace(
+            self.metadata, standing=JOINING, incarnation=incarnation, vote=None
+        )
+        self._save(fresh)
 
     def _save(self, metadata: Metadata) -> None:
         self._metadata_store.save(metadata)

@@ -203,6 +203,7 @@ class TcpNetwork:
         settings: RaftSettings,
         clock: Callable[[], float],
         rng: random.Random,
+        founding: Callable[[], str] = lambda: "",
     ) -> None:
         if len(secret) < MIN_SECRET_BYTES:
             raise ValueError(f"the cluster's secret must have at least {MIN_SECRET_BYTES} bytes")
@@ -212,6 +213,7 @@ class TcpNetwork:
         self._members = dict(members)
         self._cluster_id = cluster_id
         self._secret = secret
+        self._founding = founding
         self._rng = rng
         self._receiver: Receiver | None = None
         self._server: asyncio.Server | None = None
@@ -284,13 +286,19 @@ class TcpNetwork:
 
     def hello(self, peer: str) -> Hello:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        return Hello(VERSION, self._cluster_id, self.name, peer, nonce)
+        return Hello(VERSION, self._cluster_id, self._founding(), self.name, peer, nonce)
 
     def check_hello(self, hello: Hello) -> Hello:
         if hello.version != VERSION:
             raise Refused(f"it speaks version {hello.version}, this node speaks {VERSION}")
         if hello.cluster_id != self._cluster_id:
             raise Refused("it belongs to another cluster or another list of members")
+        own = self._founding()
+        if own and hello.founding and hello.founding != own:
+            raise Refused(
+                f"the disk of {hello.sender!r} is of a cluster of the same name that was founded "
+                "at another time: empty one of the two disks"
+            )
         if hello.receiver != self.name or hello.sender not in self._connections:
             raise Refused("it is no member, or looks for another node")
         return hello

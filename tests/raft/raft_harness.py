@@ -22,9 +22,12 @@ from timeball.cluster.raft.errors import Misconfigured
 from timeball.cluster.raft.interface import Observer
 from timeball.cluster.raft.messages import (
     Append,
+    AppendReply,
+    Introduction,
     Message,
     PreVoteReply,
     PreVoteRequest,
+    SnapshotReply,
     VoteReply,
 )
 from timeball.cluster.raft.settings import RaftSettings
@@ -571,16 +574,29 @@ class Puppet:
         self.cluster = cluster
 
     @classmethod
-    async def start(cls, names: str = "abc", **settings: Any) -> Puppet:
+    async def start(cls, names: str = "abc", *, found: bool = True, **settings: Any) -> Puppet:
         puppet = cls(Cluster(names, **settings))
-        await puppet.restart()
+        await puppet.restart(found)
         return puppet
 
-    async def restart(self) -> None:
+    async def restart(self, found: bool = True) -> None:
         await self.cluster.start("a")
-        for peer in self.cluster.members:
-            if peer != "a":
-                self.node.endpoint.receiver.on_connected(peer)
+        for peer in self.peers:
+            self.node.endpoint.receiver.on_connected(peer)
+        if found:
+            self.found()
+
+    def found(self) -> None:
+        """The other members are blank too, and say that they see the same."""
+        founders = {**dict.fromkeys(self.peers, 7), "a": self.consensus.incarnation}
+        for peer in self.peers:
+            self.say(peer, Introduction(0, 7, "blank", founders))
+        assert self.consensus.standing == "voter"
+        self.cluster.wire.sent.clear()
+
+    @property
+    def peers(self) -> list[str]:
+        return [name for name in self.cluster.members if name != "a"]
 
     @property
     def node(self) -> Member:
@@ -594,14 +610,20 @@ class Puppet:
         self.node.endpoint.receiver.on_message(peer, message)
 
     def heard(self, kind: type[Any] | None = None, peer: str | None = None) -> list[Any]:
-        """What the node has said since it was last asked."""
-        said = [(to, message) for _, to, message in self.cluster.wire.sent]
+        """What the node has said since it was last asked; its disk's number reads as 0."""
+        said = [(to, self._anonymous(message)) for _, to, message in self.cluster.wire.sent]
         self.cluster.wire.sent.clear()
         return [
             message
             for to, message in said
             if (kind is None or isinstance(message, kind)) and (peer is None or peer == to)
         ]
+
+    def _anonymous(self, message: Message) -> Message:
+        if not isinstance(message, AppendReply | SnapshotReply):
+            return message
+        assert message.incarnation == self.consensus.incarnation
+        return msgspec.structs.replace(message, incarnation=0)
 
     async def installed(self) -> None:
         """Let what was received be installed, or refused."""
@@ -630,5 +652,4 @@ class Puppet:
         """An append from `b`, in the term of its last entry unless told otherwise."""
         term = more.pop("term", entries[-1][0] if entries else self.consensus.term)
         commit = more.pop("commit", 0)
-        complete = more.pop("complete", 1)
-        self.say("b", Append(term, *prev, commit, complete, list(entries)))
+        self.say("b", Append(term, *prev, commit, list(entries)))

@@ -72,19 +72,19 @@ async def test_f1_raft05_a_vote_is_durable_before_it_leaves():
         return True
 
     puppet.cluster.wire.send = lambda source, target, message: tap(source, target, message)
-    puppet.say("b", VoteRequest(1, 0, 0, caught_up=False, transfer=False))
+    puppet.say("b", VoteRequest(1, 0, 0, transfer=False))
     assert seen == [True]
 
 
 @virtual
 async def test_f1_raft05_a_vote_survives_a_loss_of_power():
     puppet = await Puppet.start()
-    puppet.say("b", VoteRequest(5, 0, 0, caught_up=False, transfer=False))
+    puppet.say("b", VoteRequest(5, 0, 0, transfer=False))
     assert puppet.heard(VoteReply) == [VoteReply(5, granted=True)]
     puppet.cluster.kill("a", power_lost=True)
     await puppet.restart()
     assert puppet.consensus.term == 5
-    puppet.say("c", VoteRequest(5, 9, 4, caught_up=False, transfer=False))
+    puppet.say("c", VoteRequest(5, 9, 4, transfer=False))
     assert puppet.heard(VoteReply) == [VoteReply(5, granted=False)]
 
 
@@ -130,9 +130,9 @@ async def test_f6_a_request_of_a_lower_term_is_answered_with_the_newer():
     puppet.follow((7, b"x"))
     await puppet.settle()
     puppet.heard()
-    puppet.say("c", Append(3, 0, 0, 0, 1, []))
-    puppet.say("c", VoteRequest(3, 9, 9, caught_up=True, transfer=False))
-    puppet.say("c", PreVoteRequest(3, 9, 9, caught_up=True))
+    puppet.say("c", Append(3, 0, 0, 0, []))
+    puppet.say("c", VoteRequest(3, 9, 9, transfer=False))
+    puppet.say("c", PreVoteRequest(3, 9, 9))
     puppet.say("c", SnapshotChunk(3, 9, 3, 10, 0, b""))
     assert [(type(m), m.term) for m in puppet.heard(peer="c")] == [
         (AppendReply, 7),
@@ -255,7 +255,7 @@ async def test_f8_a_repeated_vote_counts_once_and_a_strangers_never():
 @virtual
 async def test_f8_a_vote_whose_answer_was_lost_is_granted_again_to_the_same_node_only():
     puppet = await Puppet.start()
-    request = VoteRequest(1, 0, 0, caught_up=False, transfer=False)
+    request = VoteRequest(1, 0, 0, transfer=False)
     puppet.say("b", request)
     puppet.say("b", request)
     puppet.say("c", request)
@@ -306,14 +306,14 @@ async def test_f8_who_hears_a_leader_refuses_even_a_higher_term_unless_the_leade
     puppet = await Puppet.start()
     puppet.follow((1, b"1"))
     await puppet.settle()
-    puppet.say("c", PreVoteRequest(1, 9, 1, caught_up=True))
-    puppet.say("c", VoteRequest(2, 9, 1, caught_up=True, transfer=False))
+    puppet.say("c", PreVoteRequest(1, 9, 1))
+    puppet.say("c", VoteRequest(2, 9, 1, transfer=False))
     assert [m.granted for m in puppet.heard(peer="c")] == [False, False]
     assert puppet.consensus.term == 1
-    puppet.say("c", PreVoteRequest(2, 9, 1, caught_up=True))
+    puppet.say("c", PreVoteRequest(2, 9, 1))
     assert puppet.heard(peer="c") == [PreVoteReply(1, 2, granted=False)]
     assert puppet.consensus.term == 1, "who only asks about a term does not claim it"
-    puppet.say("c", VoteRequest(2, 9, 1, caught_up=True, transfer=True))
+    puppet.say("c", VoteRequest(2, 9, 1, transfer=True))
     assert puppet.heard(VoteReply, "c") == [VoteReply(2, granted=True)]
 
 
@@ -338,11 +338,11 @@ async def test_f8_a_shorter_log_gets_no_vote():
     puppet.heard()
     for index, term, granted in [(1, 2, False), (9, 1, False), (2, 2, True), (1, 3, True)]:
         ask = puppet.consensus.term
-        puppet.say("c", PreVoteRequest(ask, index, term, caught_up=True))
+        puppet.say("c", PreVoteRequest(ask, index, term))
         assert [m.granted for m in puppet.heard(PreVoteReply, "c")] == [granted]
     for index, term, granted in [(1, 2, False), (9, 1, False), (2, 2, True)]:
         ask = puppet.consensus.term + 1
-        puppet.say("c", VoteRequest(ask, index, term, caught_up=True, transfer=False))
+        puppet.say("c", VoteRequest(ask, index, term, transfer=False))
         assert [m.granted for m in puppet.heard(VoteReply, "c")] == [granted]
 
 
@@ -538,7 +538,7 @@ async def test_what_is_put_together_once_still_tells_each_what_is_the_latest():
         network.on_connected(peer)
         puppet.say(peer, AppendReply(term, True, 1))
         told = puppet.heard(Append, peer)[-1]
-        assert told == Append(term, 1, term, commit, commit, [(term, b"x"), (term, b"y")], 1)
+        assert told == Append(term, 1, term, commit, [(term, b"x"), (term, b"y")], 1)
         puppet.say(peer, AppendReply(term, True, 3))
 
 
@@ -606,7 +606,7 @@ async def test_f11c_an_older_snapshot_is_never_installed_over_newer_state():
     raw, index, term = await _snapshot_file(30)
     puppet = await Puppet.start()
     entries = [(1, b"%d" % n) for n in range(index + 5)]
-    puppet.follow(*entries, commit=index + 5, complete=index + 5)
+    puppet.follow(*entries, commit=index + 5)
     await puppet.settle()
     puppet.heard()
     puppet.say("b", SnapshotChunk(1, index, term, len(raw), 0, raw))
@@ -620,7 +620,7 @@ async def test_f11c_an_older_snapshot_is_refused_even_when_the_log_has_forgotten
     raw, index, term = await _snapshot_file(30)
     puppet = await Puppet.start(snapshot_entries=index + 20, trailing_entries=1)
     entries = [(1, b"%d" % n) for n in range(index + 20)]
-    puppet.follow(*entries, commit=index + 20, complete=index + 20)
+    puppet.follow(*entries, commit=index + 20)
     await puppet.cluster.wait(lambda: puppet.node.engine.log.base_index > index)
     puppet.heard()
     puppet.say("b", SnapshotChunk(1, index, term, len(raw), 0, raw))
@@ -846,7 +846,7 @@ async def test_t1_a_leader_that_was_stopped_for_long_finds_itself_replaced():
 @virtual
 async def test_p1_entries_stay_raw_on_the_wire():
     data = bytes(range(256)) * 32
-    message = Append(5, 2**40, 5, 2**40, 2**40, [(5, data)])
+    message = Append(5, 2**40, 5, 2**40, [(5, data)])
     assert len(msgspec.msgpack.encode(message)) < len(data) + 64
 
 
@@ -886,25 +886,6 @@ async def test_raft16_an_emptied_node_does_not_vote_until_it_has_caught_up():
     assert cluster[emptied].machine.entries() == [b"one", b"two"]
     cluster.kill(leader)
     await cluster.propose(b"three")  # it has caught up, and votes again
-
-
-@virtual
-async def test_raft16_a_new_leader_has_a_past_and_so_has_who_followed_it():
-    puppet = await Puppet.start()
-    await puppet.lead()
-    puppet.cluster.kill("a", power_lost=True)
-    await puppet.restart()
-    puppet.say("b", PreVoteRequest(1, 9, 9, caught_up=False))
-    assert puppet.heard(PreVoteReply, "b") == [PreVoteReply(1, 1, granted=False)]
-    follower = await Puppet.start()
-    follower.follow((1, b"1"), complete=2)
-    await follower.settle()
-    assert not follower.node.engine.caught_up
-    follower.follow((1, b"2"), prev=(1, 1), complete=2)
-    await follower.settle()
-    follower.cluster.kill("a", power_lost=True)
-    await follower.restart()
-    assert follower.node.engine.caught_up
 
 
 @virtual

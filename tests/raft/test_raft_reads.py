@@ -48,7 +48,7 @@ async def following_puppet() -> Puppet:
 
 
 def say_follow(puppet: Puppet, *entries, prev=(0, 0), commit=0, number=1):
-    puppet.say("b", Append(3, *prev, commit, commit, list(entries), number))
+    puppet.say("b", Append(3, *prev, commit, list(entries), number))
 
 
 def asked(puppet: Puppet) -> ReadRequest:
@@ -245,7 +245,7 @@ async def test_every_answer_repeats_the_latest_round_that_it_answers():
     say_follow(puppet, prev=(2, 3), number=7)  # late, before the sync
     await puppet.settle()
     assert puppet.heard(AppendReply) == [AppendReply(3, True, 3, round=8)]
-    puppet.say("b", Append(4, 3, 4, 2, 2, [], 9))
+    puppet.say("b", Append(4, 3, 4, 2, [], 9))
     assert puppet.heard(AppendReply) == [AppendReply(4, False, 3, 3, 3, round=9)]
 
 
@@ -318,7 +318,7 @@ async def test_a_question_outlives_its_leader_and_is_put_to_the_next():
     read = puppet.consensus.read(0, strong=True)
     await puppet.settle()
     puppet.heard()
-    puppet.say("c", Append(4, 2, 3, 2, 2, [], 1))
+    puppet.say("c", Append(4, 2, 3, 2, [], 1))
     await asyncio.sleep(puppet.cluster.settings.probe_retry_s + 0.05)
     (question,) = puppet.heard(ReadRequest, "c")
     puppet.say("b", ReadReply(3, question.number, 2))  # stale: that leader is deposed
@@ -383,8 +383,8 @@ def test_messages_of_the_earlier_release_and_for_it_can_be_read():
         hint_index: int = 0
         hint_term: int = 0
 
-    old = msgspec.msgpack.encode([5, 7, 1, 1, 1, 1, [[7, b"x"]]])
-    assert msgspec.msgpack.decode(old, type=Message) == Append(7, 1, 1, 1, 1, [(7, b"x")], 0)
+    old = msgspec.msgpack.encode([5, 7, 1, 1, 1, [[7, b"x"]]])
+    assert msgspec.msgpack.decode(old, type=Message) == Append(7, 1, 1, 1, [(7, b"x")], 0)
     old = msgspec.msgpack.encode([6, 7, True, 3, 0, 0])
     assert msgspec.msgpack.decode(old, type=Message) == AppendReply(7, True, 3)
     new = msgspec.msgpack.encode(AppendReply(7, True, 3, round=9))

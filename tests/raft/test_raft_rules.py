@@ -252,35 +252,36 @@ def test_message_tags_and_fields_do_not_change():
         for struct in Message.__args__
     }
     assert shapes == {
-        1: ("PreVoteRequest", ("term", "last_index", "last_term", "caught_up")),
+        1: ("PreVoteRequest", ("term", "last_index", "last_term")),
         2: ("PreVoteReply", ("term", "asked_term", "granted")),
-        3: ("VoteRequest", ("term", "last_index", "last_term", "caught_up", "transfer")),
+        3: ("VoteRequest", ("term", "last_index", "last_term", "transfer")),
         4: ("VoteReply", ("term", "granted")),
-        5: (
-            "Append",
-            (
-                "term",
-                "prev_index",
-                "prev_term",
-                "commit_index",
-                "complete_index",
-                "entries",
-                "round",
-            ),
-        ),
+        5: ("Append", ("term", "prev_index", "prev_term", "commit_index", "entries", "round")),
         6: (
             "AppendReply",
-            ("term", "accepted", "index", "hint_index", "hint_term", "round", "level"),
+            (
+                "term",
+                "accepted",
+                "index",
+                "hint_index",
+                "hint_term",
+                "round",
+                "incarnation",
+                "votes",
+                "level",
+            ),
         ),
         7: ("SnapshotChunk", ("term", "index", "last_term", "size", "offset", "data")),
-        8: ("SnapshotReply", ("term", "index", "received", "installed")),
+        8: ("SnapshotReply", ("term", "index", "received", "installed", "incarnation", "votes")),
         9: ("TimeoutNow", ("term",)),
         10: ("ReadRequest", ("term", "number")),
         11: ("ReadReply", ("term", "number", "index")),
+        12: ("Introduction", ("term", "incarnation", "standing", "founders")),
+        13: ("Admission", ("term", "incarnation", "index", "founders")),
     }
 
 
 def test_messages_with_impossible_types_are_refused():
-    for wrong in ([9, "1"], [9, True], [9], [10, 1], {"term": 1}, [5, 1, 1, 1, 1, 1, [[1, "x"]]]):
+    for wrong in ([9, "1"], [9, True], [9], [14, 1], {"term": 1}, [5, 1, 1, 1, 1, [[1, "x"]]]):
         with pytest.raises(msgspec.MsgspecError):
             msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=Message)

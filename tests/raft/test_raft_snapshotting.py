@@ -249,7 +249,7 @@ async def receiving(**settings: Any) -> tuple[Puppet, SnapshotChunk]:
     """A node with ten entries that has received all of a snapshot, and its last message."""
     raw, at = await donated()
     puppet = await Puppet.start(snapshot_entries=NEVER, **settings)
-    puppet.follow(*[(1, b"%d" % n) for n in range(10)], commit=10, complete=10)
+    puppet.follow(*[(1, b"%d" % n) for n in range(10)], commit=10)
     await puppet.settle()
     chunk = SnapshotChunk(9, at.index, at.term, len(raw), 0, raw)
     puppet.say("b", chunk)
@@ -349,7 +349,7 @@ async def test_a_received_snapshot_that_can_not_be_synced_halts_the_node():
 async def test_a_received_snapshot_ends_the_one_under_way():
     raw, at = await donated()
     puppet = await Puppet.start(snapshot_entries=NEVER)
-    puppet.follow(*[(1, b"%d" % n) for n in range(100)], commit=100, complete=100)
+    puppet.follow(*[(1, b"%d" % n) for n in range(100)], commit=100)
     await puppet.settle()
     await begun(puppet.cluster, puppet.node)
     puppet.say("b", SnapshotChunk(9, at.index, at.term, len(raw), 0, raw))
@@ -369,7 +369,7 @@ async def test_a_received_snapshot_ends_the_one_under_way():
 async def test_nothing_is_installed_while_files_are_renamed_and_removed_beside_the_loop():
     raw, at = await donated()
     puppet = await Puppet.start(snapshot_entries=NEVER)
-    puppet.follow(*[(1, b"%d" % n) for n in range(10)], commit=10, complete=10)
+    puppet.follow(*[(1, b"%d" % n) for n in range(10)], commit=10)
     await puppet.settle()
     slow, waiting = asyncio.Event(), []
 

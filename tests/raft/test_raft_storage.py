@@ -60,7 +60,7 @@ def filled(disk: SimDisk, *snapshots_at: int, last: int = 30) -> tuple[Storage, 
     """Entries 1 to `last`, applied, with snapshots on the way."""
     storage, machine = opened(disk)
     storage.save_vote(1, "a")
-    storage.save_caught_up()
+    storage.save_standing("voter", {"a": 1})
     for index in range(1, last + 1):
         storage.append(Entry(b"%d" % index, index, 1))
         storage.journal.sync()
@@ -335,7 +335,7 @@ def test_raft05_no_crash_while_voting_forgets_an_earlier_vote():
 
         def vote_twice() -> None:
             storage.save_vote(4, "c")
-            storage.save_caught_up()
+            storage.save_standing("voter", {"a": 1})
 
         return vote_twice
 
@@ -343,7 +343,7 @@ def test_raft05_no_crash_while_voting_forgets_an_earlier_vote():
         storage, _ = opened(disk)
         stored = storage.metadata
         assert (stored.term, stored.vote) in [(3, "b"), (4, "c")]
-        assert not done or stored.caught_up
+        assert not done or stored.standing == "voter"
 
     crash_at_every_change(prepare, check)
 

@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from timeball.cluster.raft.handshake import (
     MAX_HANDSHAKE_FRAME,
+    VERSION,
     Challenge,
     FrameMac,
     Hello,
@@ -64,6 +65,7 @@ class Net:
         self.networks: dict[str, TcpNetwork] = {}
         self.receivers: dict[str, Receiver] = {}
         self.writers: list[asyncio.StreamWriter] = []
+        self.foundings: dict[str, str] = {}
 
     async def start(self, name: str, secret: bytes = SECRET, **over: Any) -> TcpNetwork:
         members = {**self.members, **over.pop("members", {})}
@@ -75,6 +77,7 @@ class Net:
             over.pop("settings", SETTINGS),
             asyncio.get_running_loop().time,
             random.Random(name),
+            founding=lambda: self.foundings.get(name, ""),
         )
         self.networks[name] = network
         self.receivers[name] = Receiver()
@@ -123,7 +126,7 @@ async def assert_closed(reader: asyncio.StreamReader) -> None:
 async def shake_hands(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes = SECRET
 ) -> Transcript:
-    hello = Hello(1, CLUSTER, "b", "a", b"n" * 32)
+    hello = Hello(VERSION, CLUSTER, "", "b", "a", b"n" * 32)
     writer.write(frame(msgspec.msgpack.encode(hello)))
     challenge = msgspec.msgpack.decode(await read_frame(reader), type=Challenge)
     transcript = Transcript(secret, hello, challenge.nonce)
@@ -213,12 +216,12 @@ async def test_a_quiet_connection_is_kept_by_pings(net: Net):
         frame(b"\xff" * 100),
         frame(pickle.dumps({"type": "append_entries", "term": 99})),
         frame(msgspec.msgpack.encode(TimeoutNow(99))),
-        frame(msgspec.msgpack.encode(Hello(2, CLUSTER, "b", "a", b"n" * 32))),
-        frame(msgspec.msgpack.encode(Hello(1, "d" * 32, "b", "a", b"n" * 32))),
-        frame(msgspec.msgpack.encode(Hello(1, CLUSTER, "stranger", "a", b"n" * 32))),
-        frame(msgspec.msgpack.encode(Hello(1, CLUSTER, "a", "a", b"n" * 32))),
-        frame(msgspec.msgpack.encode(Hello(1, CLUSTER, "b", "b", b"n" * 32))),
-        frame(msgspec.msgpack.encode(Hello(1, CLUSTER, "b", "a", b"short"))),
+        frame(msgspec.msgpack.encode(Hello(VERSION + 1, CLUSTER, "", "b", "a", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(VERSION, "d" * 32, "", "b", "a", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(VERSION, CLUSTER, "", "stranger", "a", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(VERSION, CLUSTER, "", "a", "a", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(VERSION, CLUSTER, "", "b", "b", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(VERSION, CLUSTER, "", "b", "a", b"short"))),
         (2**31 - 1).to_bytes(4, "big") + b"x",
         (MAX_HANDSHAKE_FRAME + 1).to_bytes(4, "big"),
     ],
@@ -256,6 +259,29 @@ async def test_f5_raft20_nothing_is_unpickled_before_or_after_the_handshake(net:
     assert not Exploit.ran
 
 
+async def test_raft16_disks_of_two_foundings_do_not_meet(net: Net, caplog):
+    net.foundings = {"a": "1" * 16, "b": "2" * 16}
+    await net.start("a")
+    await net.start("b")
+    await until(lambda: net.networks["a"].refusals >= 3 and net.networks["b"].refusals >= 3)
+    assert net.receivers["a"].connected == net.receivers["b"].connected == []
+    assert "founded at another time: empty one of the two disks" in caplog.text
+
+
+@pytest.mark.parametrize("foundings", [{}, {"a": "1"}, {"b": "1"}, {"a": "1", "b": "1"}], ids=str)
+async def test_raft16_a_disk_without_a_cluster_meets_any(net: Net, foundings: dict[str, str]):
+    net.foundings = foundings
+    await net.start("a")
+    await net.start("b")
+    await until(lambda: net.receivers["a"].connected and net.receivers["b"].connected)
+
+
+async def test_raft16_a_member_that_is_led_to_itself_meets_nobody(net: Net):
+    await net.start("a", members={"b": net.members["a"]})
+    await until(lambda: net.networks["a"].refusals >= 2)
+    assert net.receivers["a"].connected == []
+
+
 async def test_raft20_a_dialler_without_the_secret_is_refused(net: Net):
     await net.start("a")
     reader, writer = await net.dial()
@@ -278,7 +304,7 @@ async def test_raft20_a_replayed_handshake_is_refused(net: Net):
     transcript = await shake_hands(reader, writer)
     await read_frame(reader)
     recorded = [
-        frame(msgspec.msgpack.encode(Hello(1, CLUSTER, "b", "a", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(VERSION, CLUSTER, "", "b", "a", b"n" * 32))),
         frame(msgspec.msgpack.encode(transcript.proof("dialler"))),
     ]
     before = len(net.receivers["a"].connected)
@@ -291,7 +317,7 @@ async def test_raft20_a_replayed_handshake_is_refused(net: Net):
 
 
 async def test_raft20_a_reflected_proof_is_refused():
-    transcript = Transcript(SECRET, Hello(1, CLUSTER, "b", "a", b"n" * 32), b"m" * 32)
+    transcript = Transcript(SECRET, Hello(VERSION, CLUSTER, "", "b", "a", b"n" * 32), b"m" * 32)
     transcript.check("dialler", transcript.proof("dialler"))
     with pytest.raises(Refused):
         transcript.check("dialler", transcript.proof("listener"))
@@ -301,15 +327,16 @@ async def test_raft20_a_reflected_proof_is_refused():
 @pytest.mark.parametrize(
     "changed",
     [
-        Hello(1, CLUSTER, "a", "b", b"n" * 32),
-        Hello(1, CLUSTER, "b", "c", b"n" * 32),
-        Hello(1, "d" * 32, "b", "a", b"n" * 32),
-        Hello(2, CLUSTER, "b", "a", b"n" * 32),
-        Hello(1, CLUSTER, "b", "a", b"o" * 32),
+        Hello(VERSION, CLUSTER, "", "a", "b", b"n" * 32),
+        Hello(VERSION, CLUSTER, "", "b", "c", b"n" * 32),
+        Hello(VERSION, "d" * 32, "", "b", "a", b"n" * 32),
+        Hello(VERSION + 1, CLUSTER, "", "b", "a", b"n" * 32),
+        Hello(VERSION, CLUSTER, "f" * 16, "b", "a", b"n" * 32),
+        Hello(VERSION, CLUSTER, "", "b", "a", b"o" * 32),
     ],
 )
 async def test_raft20_a_proof_is_bound_to_all_that_was_said(changed: Hello):
-    transcript = Transcript(SECRET, Hello(1, CLUSTER, "b", "a", b"n" * 32), b"m" * 32)
+    transcript = Transcript(SECRET, Hello(VERSION, CLUSTER, "", "b", "a", b"n" * 32), b"m" * 32)
     with pytest.raises(Refused):
         Transcript(SECRET, changed, b"m" * 32).check("dialler", transcript.proof("dialler"))
 
@@ -397,7 +424,7 @@ async def test_a_weak_secret_is_refused():
 
 
 async def test_a_proof_must_be_one():
-    transcript = Transcript(SECRET, Hello(1, CLUSTER, "b", "a", b"n" * 32), b"m" * 32)
+    transcript = Transcript(SECRET, Hello(VERSION, CLUSTER, "", "b", "a", b"n" * 32), b"m" * 32)
     with pytest.raises(Refused):
         transcript.check("dialler", Proof(b""))
 

@@ -169,6 +169,6 @@ def test_oper_03_a_leader_names_what_it_does_not_propose():
     [(2, [2, 3], 2), (3, [2, 3], 2), (1, [2, 2], 1), (2, [2, None], None), (2, [], 2)],
 )
 def test_all_members_must_have_told_their_level(own, peers, common):
-    statuses = [PeerStatus(f"n{at}", True, 1, 0.0, level) for at, level in enumerate(peers)]
+    statuses = [PeerStatus(f"n{at}", True, 1, 0.0, level=level) for at, level in enumerate(peers)]
     replica: Any = SimpleNamespace(peers=lambda: statuses)
     assert common_level(own, replica) == common

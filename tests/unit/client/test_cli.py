@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, version
 import pytest
 from click.testing import CliRunner
 
-from timeball.client.cli import group, main, output
+from timeball.client.cli import group, main, output, replacing
 from timeball.client.cli.durations import DURATION
 
 CREATED = {"status": "created", "job_id": "7", "next_fires": ["2026-01-01T00:00:00Z"]}
@@ -212,6 +212,74 @@ def test_a_snapshot_is_asked_for(kit) -> None:
     assert len(peer.seen) == 1
     assert (peer.seen[0].method, misplaced.exit_code) == ("POST", 2)
     assert "after 'snapshot'" in misplaced.stderr
+
+
+def replacement(**differing):
+    view = {
+        "node": "b", "connected": True, "standing": "voter", "incarnation": 1, "match_index": 100,
+        "commit_index": 100, "snapshot_percent": None, "quorum": 2, "voters": ["a", "c"],
+    }  # fmt: skip
+    return {**view, **differing}
+
+
+def replace(kit, monkeypatch, *views, wait="60", options=()):
+    monkeypatch.setattr(replacing, "POLL_S", 0.001)
+    with serving(kit) as peer:
+        for view in views:
+            peer.then("/v1/cluster/nodes/b", kit.Answer(200, view))
+        peer.usual["/v1/cluster/nodes/b"] = kit.Answer(200, views[-1])
+        return call("cluster", "replace", "b", "--wait-s", wait, *options, url=peer.url)
+
+
+def test_the_replacement_of_a_node_is_watched_until_it_votes(kit, monkeypatch) -> None:
+    new = {"incarnation": 2, "standing": "joining"}
+    result = replace(
+        kit,
+        monkeypatch,
+        replacement(),
+        replacement(),
+        replacement(connected=False),
+        replacement(standing=None, incarnation=None),
+        replacement(**new, match_index=0, snapshot_percent=40),
+        replacement(**new, match_index=70),
+        replacement(**new, match_index=70),
+        replacement(incarnation=2),
+    )
+    assert (result.exit_code, result.stdout) == (0, "b votes\n")
+    assert result.stderr.splitlines() == [
+        "a, c vote and can spare b. Now stop b, put an empty data folder in its place, and start b "
+        "with the same configuration",
+        "b still votes with the disk that it had",
+        "b is down",
+        "b is connected, and has not answered yet",
+        "b joins: 40 % of a snapshot has arrived",
+        "b joins: holds 70 % of the log",
+        "b votes",
+    ]
+
+
+def test_a_node_that_was_replaced_before_is_watched_too(kit, monkeypatch) -> None:
+    joining = replacement(standing="joining", incarnation=2)
+    result = replace(kit, monkeypatch, joining, joining, replacement(incarnation=2))
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (0, "b has a new disk already")
+    dead = replacement(connected=False, standing=None, incarnation=None)
+    result = replace(kit, monkeypatch, dead, replacement(), options=["--json"])
+    assert (result.exit_code, json.loads(result.stdout)) == (0, replacement())
+
+
+def test_a_node_that_the_others_can_not_spare_is_not_to_be_replaced(kit, monkeypatch) -> None:
+    result = replace(kit, monkeypatch, replacement(voters=["a"]))
+    assert result.exit_code == 1
+    assert "2 members must vote and be in touch, but 1 do (a)" in result.stderr
+
+
+def test_a_replacement_that_takes_too_long_is_a_failure_that_says_how_far_it_is(
+    kit, monkeypatch
+) -> None:
+    slow = replacement(standing="joining", incarnation=2, match_index=5)
+    result = replace(kit, monkeypatch, replacement(), slow, wait="1")
+    assert result.exit_code == 1
+    assert "after 1 s; the last: b joins: holds 5 % of the log" in result.stderr
 
 
 def test_several_urls_may_be_given(kit) -> None:
