@@ -7,6 +7,7 @@ never recorded anew.
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import sys
@@ -220,7 +221,7 @@ def replay(entries: list[tuple[int, bytes]], machine: StateMachine) -> dict[str,
 
 def load(path: Path) -> list[tuple[int, bytes]]:
     """The entries of a recorded journal with their indexes."""
-    raw = zlib.decompress(path.read_bytes())
+    raw = zlib.decompress(base64.b64decode(path.read_text("ascii")))
     return msgspec.msgpack.decode(raw, type=list[tuple[int, bytes]])
 
 
@@ -229,7 +230,8 @@ def main(level: int) -> None:
     assert not journal.exists(), "what is recorded stays as it is"
     recorder = Recorder(seed=level)
     recorder.record(ENTRIES)
-    journal.write_bytes(zlib.compress(msgspec.msgpack.encode(recorder.entries), 9))
+    content = zlib.compress(msgspec.msgpack.encode(recorder.entries), 9)
+    journal.write_text(base64.encodebytes(content).decode("ascii"), "ascii")
     text = json.dumps(outcome(recorder.machine), indent=2)
     journal.with_suffix(".json").write_text(text + "\n", "utf-8")
 

@@ -14,6 +14,7 @@ from timeball.cluster.raft.errors import (
     ConsensusError,
     EntryTooLarge,
     Expired,
+    LevelTooLow,
     NotLeader,
     OutcomeUnknown,
     Overloaded,
@@ -678,3 +679,19 @@ async def test_raft12_what_a_cut_off_leader_called_undone_is_undone_after_the_he
     done = {op for entry in cluster.leader.machine.entries() for op in operations(entry)}
     assert {"before", "after"} <= done
     assert not done & {name for name, error in errors.items() if error is NotLeader}
+
+
+@virtual
+async def test_oper_03_what_must_not_be_proposed_ends_with_its_reason_and_the_others_go_on():
+    bench = Bench()
+    error = LevelTooLow("Tally", 2, 1)
+    bench.commit._objection = lambda op: error if op.startswith("new") else None
+    refused, taken = bench.commit.propose("new one"), bench.commit.propose("old one")
+    assert refused.exception() is error
+    source = Source(("new from a source", 1), ("old from a source", 1))
+    bench.commit.add_source(source)
+    await turn()
+    bench.replica.commit()
+    assert sorted(bench.entries()[0]) == ["old from a source", "old one"]
+    assert taken.result() in ((1, 0), (1, 1))
+    assert source.futures["new from a source"].exception() is error
