@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONSAFEPATH := 1
 
-.PHONY: demo chaos test check lint types layers format clean
+.PHONY: demo chaos mutants test check lint types layers format clean
 
 demo: $(STAMP)
 	$(BIN)/timeball demo
@@ -29,6 +29,10 @@ types: $(STAMP) build/types/timeball
 
 layers: $(STAMP)
 	$(BIN)/lint-imports
+
+# Removes each safety rule in turn and shows that its tests fail; some minutes.
+mutants: $(STAMP)
+	PYTHONPATH=tests/mutants $(BIN)/python tests/mutants/run.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -13,6 +13,7 @@
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
     ├── NotCaughtUp             503      the node has not applied what the read asks for
+    ├── StorageFull             507      the disks have no room left; certainly not applied
     ├── OutcomeUnknown          503      may or may not have been applied; safe to repeat
     └── InternalError           500
 
@@ -182,6 +183,15 @@ class NotCaughtUp(TimeballError):
     outcome = "not_applied"
 
 
+class StorageFull(TimeballError):
+    """The node has no room on its disk, and none that has leads; certainly not applied."""
+
+    status = 507
+    code = "storage-full"
+    title = "The disk has no room left"
+    outcome = "not_applied"
+
+
 class OutcomeUnknown(TimeballError):
     """The write may or may not have been applied; repeat it with the same request id."""
 
@@ -212,6 +222,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         Overloaded,
         Unavailable,
         NotCaughtUp,
+        StorageFull,
         OutcomeUnknown,
         InternalError,
     )

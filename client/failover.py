@@ -12,6 +12,7 @@ is tested in virtual time. One call makes a bounded number of attempts within it
     INTERNAL           the next node, after a pause              yes
     OVERLOADED         the next node, after a pause              no
     BEHIND             the next node, at once                    no
+    STORAGE_FULL       the next node, at once                    no
 
 "At once" holds until each node has been asked in this round; then there is a pause too. A
 pause is what the cluster asked for (`Retry-After`) plus "full jitter": a uniform share of an
@@ -43,6 +44,7 @@ class Trouble(enum.Enum):
     INTERNAL = "failed inside"
     OVERLOADED = "is at its limit"
     BEHIND = "has not applied that far"
+    STORAGE_FULL = "has no room on its disk"
 
 
 class Rule(NamedTuple):
@@ -61,6 +63,7 @@ RULES = {
     Trouble.INTERNAL: Rule(at_once=False, maybe_applied=True),
     Trouble.OVERLOADED: Rule(at_once=False, maybe_applied=False),
     Trouble.BEHIND: Rule(at_once=True, maybe_applied=False),
+    Trouble.STORAGE_FULL: Rule(at_once=True, maybe_applied=False),
 }
 
 

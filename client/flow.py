@@ -154,6 +154,7 @@ _TROUBLES: dict[type[errors.TimeballError], Trouble] = {
     errors.Unavailable: Trouble.NO_LEADER,
     errors.Overloaded: Trouble.OVERLOADED,
     errors.NotCaughtUp: Trouble.BEHIND,
+    errors.StorageFull: Trouble.STORAGE_FULL,
     errors.OutcomeUnknown: Trouble.OUTCOME_UNKNOWN,
     errors.InternalError: Trouble.INTERNAL,
 }

@@ -17,6 +17,7 @@ from timeball.client.errors import (
     InternalError,
     OutcomeUnknown,
     Overloaded,
+    StorageFull,
     TimeballError,
     Unavailable,
 )
@@ -29,7 +30,7 @@ log = logging.getLogger("timeball.worker")
 Item = TypeVar("Item")
 Sent = TypeVar("Sent", contravariant=True)
 
-_PASSING = (Unavailable, Overloaded, OutcomeUnknown, InternalError)
+_PASSING = (Unavailable, Overloaded, StorageFull, OutcomeUnknown, InternalError)
 
 
 class Sender(Protocol[Sent]):

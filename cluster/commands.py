@@ -22,7 +22,7 @@ import uvloop
 from timeball.cluster.localcluster import LocalCluster, NodeFailed, write_config
 from timeball.cluster.node import EXIT_CONFIG, EXIT_DAMAGED, EXIT_HALTED, Node
 from timeball.cluster.raft.disk import RealDisk
-from timeball.cluster.raft.errors import Damaged, Halted, Misconfigured
+from timeball.cluster.raft.errors import Damaged, DiskFull, Halted, Misconfigured
 from timeball.cluster.raft.metadata import MAX_INCARNATION, cluster_id
 from timeball.cluster.raft.recovery import found_anew
 from timeball.cluster.raft.settings import RaftSettings
@@ -97,7 +97,7 @@ async def _serve(settings: Settings, name: str) -> int:
         loop.add_signal_handler(number, node.request_stop)
     try:
         await node.start()
-    except (Damaged, Misconfigured) as error:
+    except (Damaged, DiskFull, Misconfigured) as error:
         raise UnusableFiles(str(error)) from error
     except Halted as error:
         raise Stopped(str(error)) from error

@@ -253,6 +253,12 @@ class _NodeCollector(Collector):
             ),
             "raft_snapshot_bytes": ("Size of the latest snapshot", stats.last_snapshot_bytes),
             "raft_snapshot_seconds": ("Time of the latest snapshot", stats.last_snapshot_s),
+            "disk_free_bytes": ("Room on the disk of the data directory", consensus.free_bytes),
+            "disk_low": (
+                "1 while the disk has too little room to lead on",
+                consensus.room != "plenty",
+            ),
+            "disk_full": ("1 while nothing is written to the journal", consensus.room == "full"),
             "loop_stall_seconds_max": (
                 "Longest hold-up of the event loop in the last minute",
                 self._node.stalls.longest_s(),

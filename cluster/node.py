@@ -96,7 +96,9 @@ class Node(Observer):
             settings.data_dir(name),
             settings.secret,
             self.state,
-            RaftSettings(cluster=settings.name),
+            RaftSettings(
+                cluster=settings.name, min_free_bytes=settings.process.min_free_mib * 1024 * 1024
+            ),
             clock=clock,
             rng=rng,
             level=self.state.supported_level,
@@ -223,7 +225,7 @@ class Node(Observer):
         """Whether this node is of use to clients (see protocol: `GET /readyz`)."""
         if self._stopping or self._halted is not None or not self.consensus.quorum_seen:
             return False
-        if self.consensus.standing != "voter":
+        if self.consensus.standing != "voter" or self.consensus.room != "plenty":
             return False
         if self.consensus.known_commit_index - self.consensus.applied_index > READY_LAG:
             return False
@@ -322,6 +324,7 @@ class Node(Observer):
         return Application(
             [route for noun in nouns for route in noun.routes()],
             serving=lambda: self.serving,
+            has_room=lambda: self.consensus.room == "plenty",
             applied_index=lambda: self.consensus.applied_index,
             forwarder=self.forwarder,
         )

@@ -87,6 +87,8 @@ class Process(_Table, frozen=True):
     log_level: LogLevel = "info"
     commit_spacing_ms: Annotated[int, Meta(ge=0, le=1_000)] = 3
     """The least time between two entries of the log; an idle cluster writes at once."""
+    min_free_mib: Annotated[int, Meta(ge=1, le=1_000_000)] = 256
+    """With less room on the disk of `data_dir`, in MiB, the node neither leads nor takes writes."""
     drain_ms: Annotated[int, Meta(ge=0, le=60_000)] = 3_000
     """How long a stopping node waits for the requests that it is answering."""
 

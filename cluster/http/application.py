@@ -14,7 +14,7 @@ from timeball.cluster.http.exchange import APPLIED_INDEX, HOPS, Answered, Form, 
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.problems import ELECTION_MS, as_timeball_error, problem_response
 from timeball.cluster.http.routes import Route, Router
-from timeball.cluster.raft.errors import NotLeader
+from timeball.cluster.raft.errors import DiskFull, NotLeader
 
 
 class Application:
@@ -25,12 +25,15 @@ class Application:
         routes: Iterable[Route],
         *,
         serving: Callable[[], bool],
+        has_room: Callable[[], bool],
         applied_index: Callable[[], int],
         forwarder: Forwarder,
     ) -> None:
-        """`serving` tells whether this node is the leader and has taken up its duties."""
+        """`serving` tells whether this node is the leader and has taken up its duties; `has_room`
+        whether its disk has room to lead on."""
         self._router = Router(routes)
         self._serving = serving
+        self._has_room = has_room
         self._applied_index = applied_index
         self._forwarder = forwarder
         self.answers: dict[tuple[str, str, int], int] = {}
@@ -85,6 +88,8 @@ class Application:
                 retry_after_ms=ELECTION_MS,
                 leader=self._forwarder.leader_url() or "",
             )
+        if route.write and self._forwarder.leader_url() is None and not self._has_room():
+            raise DiskFull("the disk has too little room, and no other node leads")
         return await self._forwarder.forward(request, write=route.write)
 
 

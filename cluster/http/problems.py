@@ -11,6 +11,7 @@ from timeball.client.errors import (
     NotCaughtUp,
     OutcomeUnknown,
     Overloaded,
+    StorageFull,
     TimeballError,
     TooLarge,
     Unavailable,
@@ -28,6 +29,10 @@ ELECTION_MS = 200
 leader has waited in vain, and asking costs little."""
 
 
+STORAGE_RETRY_MS = 5_000
+"""The same while a disk is full: somebody has to make room."""
+
+
 def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballError:
     """The public error that stands for `error`; an unexpected one is logged as a defect."""
     match error:
@@ -43,6 +48,8 @@ def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballErro
             return Conflict(str(error))
         case consensus.Overloaded() | consensus.Expired() | consensus.TooManyReads():
             return Overloaded(str(error), retry_after_ms=RETRY_MS)
+        case consensus.DiskFull():
+            return StorageFull(str(error), retry_after_ms=STORAGE_RETRY_MS)
         case consensus.EntryTooLarge():
             return TooLarge(str(error))
         case consensus.SnapshotUnderWay():

@@ -49,10 +49,16 @@ class Candidacy:
             self._ask()
 
     def _stand(self) -> None:
-        """The deadline has passed without word from a leader: ask whether one could win."""
+        """The deadline has passed without word from a leader: ask whether one could win.
+
+        Not with too little room on the disk: whoever leads writes all that comes.
+        """
         engine = self._engine
         engine.timer.reset(engine.clock())
         engine.forget_leader()
+        if engine.space.low:
+            self.abandon()
+            return
         self._transfer = False
         self._ballot = Ballot(engine.term, engine.members, engine.name, pre_vote=True)
         self._count()
@@ -137,7 +143,8 @@ class Candidacy:
                 asked = self._ballot is not None and not self._ballot.pre_vote
                 self._on_reply(peer, message.granted and asked)
             case TimeoutNow():
-                if peer == self._engine.leader and self._engine.membership.votes:
+                votes = self._engine.membership.votes and not self._engine.space.low
+                if peer == self._engine.leader and votes:
                     self._transfer = True
                     self._campaign()
 
@@ -155,7 +162,11 @@ class Candidacy:
 
     def _on_pre_vote_request(self, peer: str, message: PreVoteRequest) -> None:
         engine = self._engine
-        granted = self._would_vote(message) and not engine.must_not_be_disturbed()
+        granted = (
+            self._would_vote(message)
+            and not engine.must_not_be_disturbed()
+            and not engine.space.full  # the vote could not be made durable
+        )
         # A grant speaks in the asker's term, which may be higher, or it would count as stale.
         term = message.term if granted else engine.term
         engine.send(peer, PreVoteReply(term, message.term, granted))

@@ -27,6 +27,7 @@ import msgspec
 
 from timeball.cluster.raft.errors import (
     ConsensusError,
+    DiskFull,
     EntryTooLarge,
     Expired,
     NotLeader,
@@ -321,6 +322,10 @@ class GroupCommit(Observer):
         try:
             index = self._replica.append(entry)
         except (NotLeader, OutcomeUnknown) as error:
+            self._fail(proposals, error)
+            return
+        except DiskFull as error:  # until another leads: sources must not be asked all the time
+            self._not_before = self._clock() + _FAULT_PAUSE_S
             self._fail(proposals, error)
             return
         except BaseException:

@@ -15,6 +15,7 @@ from timeball.cluster.raft.interface import Observer, PeerStatus, Role, StateMac
 from timeball.cluster.raft.metadata import MAX_INCARNATION, Standing, cluster_id, founding_id
 from timeball.cluster.raft.network import Network
 from timeball.cluster.raft.settings import RaftSettings
+from timeball.cluster.raft.space import Room
 from timeball.cluster.raft.stats import Stats
 from timeball.cluster.raft.storage import Storage
 from timeball.cluster.raft.transport import TcpNetwork
@@ -138,7 +139,9 @@ class Consensus:
         if engine.halted is None:
             with engine.turn():
                 engine.flush()
+            with engine.turn():  # also when the flush found no room
                 engine.step_down(engine.term)
+                self._storage.mark()
         engine.reading.end()
         await engine.end_tasks()
         await self._network.stop()
@@ -226,6 +229,16 @@ class Consensus:
     def halted(self) -> str | None:
         """Why the node has stopped itself, else None."""
         return self._running.halted
+
+    @property
+    def room(self) -> Room:
+        """What the room on this node's disk allows (see `space`)."""
+        return self._running.space.room
+
+    @property
+    def free_bytes(self) -> int:
+        """The room on this node's disk, when it was looked at last."""
+        return self._running.space.free_bytes
 
     @property
     def quorum_seen(self) -> bool:

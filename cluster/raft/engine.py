@@ -28,9 +28,10 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport as LibraryTransport
 
 from timeball.cluster.raft.candidacy import Candidacy
+from timeball.cluster.raft.diskwatch import DiskWatch
 from timeball.cluster.raft.elections import ElectionTimer
 from timeball.cluster.raft.entry import Entry, MemoryLog
-from timeball.cluster.raft.errors import Halted, NotLeader, OutcomeUnknown
+from timeball.cluster.raft.errors import DiskFull, Halted, NotLeader, OutcomeUnknown
 from timeball.cluster.raft.following import Following
 from timeball.cluster.raft.interface import Observer, Role, StateMachine
 from timeball.cluster.raft.leading import Leadership
@@ -51,6 +52,8 @@ else:
 
 _logger = logging.getLogger(__name__)
 _ROLES: tuple[Role, Role, Role] = ("follower", "candidate", "leader")
+_ZEROS_DELAY_S = 0.001
+"""After a sync: by then what it made true has been told, and the next entry is not there yet."""
 _FOLLOWER, _CANDIDATE, _LEADER = range(3)
 
 
@@ -106,7 +109,11 @@ class _NoPoller:
 
 
 class _Turn:
-    """Whatever goes wrong inside stops the node: half a turn must not be built upon."""
+    """Whatever goes wrong inside stops the node: half a turn must not be built upon.
+
+    But for a full disk: it is met before anything has changed, and what was to be done is lost
+    like a message; it is repeated by its rules.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -119,6 +126,9 @@ class _Turn:
     ) -> bool:
         if not isinstance(error, Exception):
             return False
+        if isinstance(error, DiskFull):
+            self._engine.found_no_room(error)
+            return True
         self._engine.halt(f"{type(error).__name__}: {error}")
         return isinstance(error, OSError | Halted)
 
@@ -159,6 +169,8 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self.known_commit_index = 0
         """The highest position that a leader has told to be committed, here or not yet here."""
         self.handing_over = False
+        self._disk = DiskWatch(self)
+        self.space = self._disk.space
         self.fsync_observers: list[Callable[[float], None]] = []
         self._loop = loop
         self._observers = observers
@@ -168,6 +180,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self._applying = False
         self._apply_scheduled = False
         self._flush_scheduled = False
+        self._zeros_scheduled = False
         self.timer = ElectionTimer(settings, rng)
         self._candidacy = Candidacy(self)
         self._following = Following(self)
@@ -249,14 +262,15 @@ class Engine(LibraryObject):  # type: ignore[misc]
     # Changes of role.
 
     def save_term(self, term: int, vote: str | None) -> None:
-        """Take a term and a vote; they are durable on return."""
+        """Take a term and a vote; they are durable on return. DiskFull: neither is taken."""
+        self.storage.save_vote(term, vote)
         self._SyncObj__setCurrentTerm(term, vote)
 
     def become_candidate(self) -> None:
         assert self.leadership is None
+        self.save_term(self.term + 1, self.name)
         self._SyncObj__setState(_CANDIDATE)
         self._SyncObj__raftLeader = None
-        self.save_term(self.term + 1, self.name)
         self.stats.elections += 1
 
     def become_leader(self) -> None:
@@ -278,6 +292,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self._SyncObj__setState(_FOLLOWER)
         self._SyncObj__raftLeader = None
         self.timer.reset(self.clock())
+        self._disk.lost_leadership()
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
             _logger.info("%s leads no more, term %d", self.name, self.term)
@@ -321,6 +336,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
         with self.turn():
             now = self.clock()
             self.membership.tick(now)
+            self._disk.tick(now)
             if self.leadership is not None:
                 self.leadership.tick(now)
             else:
@@ -364,9 +380,12 @@ class Engine(LibraryObject):  # type: ignore[misc]
     def append(self, data: bytes) -> int:
         """Write an entry as leader and send it.
 
-        Raises NotLeader when nothing was written, and OutcomeUnknown when this node stopped
-        itself half way: a follower may hold the entry by then, and another leader commit it.
+        Raises NotLeader or DiskFull when nothing was written, and OutcomeUnknown when this node
+        stopped itself half way: a follower may hold the entry by then, and another leader commit
+        it.
         """
+        if self.leadership is not None and self.space.low:
+            raise DiskFull("the disk has too little room to lead on")
         if self.leadership is None or self.handing_over or self.halted is not None:
             raise NotLeader(None if self.leader == self.name else self.leader)
         with self.turn():
@@ -389,15 +408,26 @@ class Engine(LibraryObject):  # type: ignore[misc]
             with self.turn():
                 self.flush()
                 self._apply_soon()
+                if self.storage.journal.wants_zeros and not self._zeros_scheduled:
+                    self._zeros_scheduled = True
+                    self._loop.call_later(_ZEROS_DELAY_S, self._zeros_turn)
+
+    def _zeros_turn(self) -> None:
+        """Prepare the journal for what comes, while nobody waits for it."""
+        self._zeros_scheduled = False
+        if self.halted is None and not self.space.full:
+            with self.turn():
+                self.storage.journal.prepare()
 
     def flush(self) -> None:
         """Make durable what was written, then vouch for it."""
-        if self.storage.journal.unwritten:
+        if self.storage.unsynced:
             started = self.clock()
             self.stats.journal_bytes += self.storage.sync()
-            took = self.clock() - started
+            ended = self.clock()
+            self._disk.wrote(ended)
             for observe in self.fsync_observers:
-                observe(took)
+                observe(ended - started)
         self._following.durable()
         if self.leadership is not None:
             self.leadership.count()
@@ -493,6 +523,10 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self._following.abandon()
         self.snapshotting.abandon()
         await self.snapshotting.ended()
+
+    def found_no_room(self, error: DiskFull) -> None:
+        """What was to be written found no room, and nothing has changed."""
+        self._disk.found_no_room(error)
 
     def halt(self, reason: str) -> None:
         """Stop for good: nothing is sent, written, applied or accepted any more."""

@@ -5,6 +5,7 @@ ConsensusError
 ├── LevelTooLow       definite: the operation needs a feature level that not all nodes support
 ├── Overloaded        definite: operations wait for too long or are too many, nothing was proposed
 ├── Expired           definite: the deadline passed while the proposal still waited
+├── DiskFull          definite: this node's disk has no room for more, nothing was proposed
 ├── EntryTooLarge     definite: the operation alone exceeds the size of an entry
 ├── SnapshotUnderWay  definite: a snapshot is being taken already, no other was begun
 ├── NotConfirmed      definite: it could not be told what is committed, nothing was read
@@ -57,6 +58,10 @@ class Expired(ConsensusError):
 
     def __init__(self) -> None:
         super().__init__("the deadline passed before the proposal was written to the log")
+
+
+class DiskFull(ConsensusError):
+    """The disk has no room for more, or too little to lead on; nothing was written."""
 
 
 class EntryTooLarge(ConsensusError):

@@ -12,8 +12,9 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from timeball.cluster.raft.disk import finding_room
 from timeball.cluster.raft.entry import Entry
-from timeball.cluster.raft.errors import Damaged, Halted
+from timeball.cluster.raft.errors import Damaged, DiskFull, Halted
 from timeball.cluster.raft.messages import (
     Append,
     AppendReply,
@@ -63,6 +64,10 @@ class Following:
         engine.follow(peer)
         engine.known_commit_index = max(engine.known_commit_index, message.commit_index)
         engine.reading.leader_answers = message.round > 0
+        if engine.space.full:
+            # Every log agrees at index 0, so this refusal only says that the node is alive.
+            engine.send(peer, engine.membership.append_reply(False, 0, 0, 0, message.round))
+            return
         refusal = self._refusal(message)
         if refusal is not None:
             engine.send(peer, refusal)
@@ -107,7 +112,7 @@ class Following:
             pending = self._pending = _Acknowledgement(leader, term)
         pending.index = max(pending.index, index)
         pending.round = max(pending.round, round_number)
-        if self._engine.storage.journal.unwritten:
+        if self._engine.storage.unsynced:
             self._engine.schedule_flush()
         else:
             self.durable()
@@ -124,13 +129,21 @@ class Following:
     def _on_chunk(self, peer: str, message: SnapshotChunk) -> None:
         engine = self._engine
         engine.follow(peer)
+        if engine.space.full:
+            self._drop_incoming()
+            return
         if self._holds(message):
             self._drop_incoming()
             engine.commit(message.index)
             engine.flush()
             self._answer(peer, message, message.size, installed=True)
             return
-        if self._take_chunk(peer, message) < message.size:
+        try:
+            received = self._take_chunk(peer, message)
+        except DiskFull:
+            self._drop_incoming()
+            raise
+        if received < message.size:
             self._answer(peer, message, engine.storage.snapshots.incoming_size)
             return
         if self._installation is None and not engine.snapshotting.publishing:
@@ -153,12 +166,14 @@ class Following:
             return 0
         if identity != self._incoming:
             self.abandon()
-            store.incoming_start()
+            with finding_room():
+                store.incoming_start()
             self._incoming = identity
         if message.offset == store.incoming_size and message.offset + len(message.data) <= (
             message.size
         ):
-            store.incoming_append(message.data)
+            with finding_room():
+                store.incoming_append(message.data)
         return store.incoming_size
 
     async def _install(self, peer: str, message: SnapshotChunk) -> None:
@@ -166,9 +181,10 @@ class Following:
         engine, storage = self._engine, self._engine.storage
         remains: Iterable[None] = ()
         with engine.turn():
-            await storage.aside(storage.snapshots.incoming_sync)
-            self._must_live()
             try:
+                with finding_room():
+                    await storage.aside(storage.snapshots.incoming_sync)
+                self._must_live()
                 snapshot = storage.snapshots.incoming_snapshot()
                 if snapshot.position != Position(message.index, message.last_term):
                     raise Damaged(snapshot.path, f"it is for {snapshot.position}")
@@ -179,9 +195,14 @@ class Following:
                 if self._holds(message) or engine.leadership is not None:
                     self._end_installation()  # it has come about otherwise
                     return
+                storage.lower_mark(snapshot.position.index)  # the last that may find no room
                 remains = loading.finish()
             except NotImplementedError as error:
                 raise Halted(f"the leader's snapshot cannot be loaded: {error}") from error
+            except DiskFull:
+                self._must_live()
+                self._end_installation()
+                raise
             except (Damaged, ValueError) as error:
                 _logger.error("%s: a received snapshot is refused: %s", engine.name, error)
                 self._end_installation()

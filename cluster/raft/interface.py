@@ -181,8 +181,8 @@ class Replica(Protocol):
     def append(self, entry: bytes) -> int:
         """Write one entry to the leader's log and send it; its index is returned.
 
-        Raises NotLeader when nothing was written; OutcomeUnknown when the node stopped itself
-        half way; ValueError when the entry is empty or too large.
+        Raises NotLeader or DiskFull when nothing was written; OutcomeUnknown when the node stopped
+        itself half way; ValueError when the entry is empty or too large.
         """
 
     def add_observer(self, observer: Observer) -> None:

@@ -2,9 +2,10 @@
 
 A segment, `journal-<first index>`, all numbers big-endian:
 
-    magic "TBJRNL01" | first index u64 | term of the entry before it u64 | CRC32 of these u32
+    magic "TBJRNL02" | first index u64 | term of the entry before it u64 | CRC32 of these u32
     record: CRC32 u32 | length u32 | index u64 | term u64 | flags u8 | data
     record: ...
+    zeros (see `padded`)
 
 A record's CRC covers everything behind it. `sync` writes what was appended since the last one in
 one write and makes it durable by one fdatasync: a batch. The flag BATCH_START marks its first
@@ -13,8 +14,12 @@ record.
 Damage. Nothing that a batch holds is vouched for (acknowledged, counted, answered) before its
 sync has returned, and the next batch is written only after that. So a bad record with no later
 batch behind it is a torn tail: nobody relies on it, it is cut with a warning, and the leader sends
-it again. A bad record with a later batch behind it, or in an older segment, was vouched for: the
-node refuses to start and names the file.
+it again. The node refuses to start and names the file when the bad record was vouched for: a later
+batch is behind it, or it is in an older segment, or the mark in the metadata tells so. It does the
+same when a file does not end in zeros, or the journal ends before the mark: it has been cut short.
+
+Not to be told from a torn tail is damage to the very last batch, since the last mark was made, if
+it left the zeros behind. See decision 0013.
 
 Where each record lies is kept in memory, 8 bytes an entry, so that entries which memory holds no
 more are read again: `read` verifies them once more and gives back nothing that is not sound. A
@@ -24,6 +29,7 @@ covers it.
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from array import array
@@ -32,11 +38,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
-from timeball.cluster.raft.disk import Disk, DiskFile
+from timeball.cluster.raft.disk import Disk, finding_room
 from timeball.cluster.raft.entry import Entry, MemoryLog
-from timeball.cluster.raft.errors import Damaged
+from timeball.cluster.raft.errors import Damaged, DiskFull
+from timeball.cluster.raft.padded import MARGIN, PaddedFile, ends_in_zeros
 
-MAGIC = b"TBJRNL01"
+MAGIC = b"TBJRNL02"
 BATCH_START = 1
 _SEGMENT = struct.Struct(">8sQQI")
 _RECORD = struct.Struct(">IIQQB")
@@ -66,30 +73,26 @@ def segment_name(first_index: int) -> str:
 class _Segment:
     """One segment file and what is known of it."""
 
-    def __init__(self, path: Path, file: DiskFile, first_index: int, previous_term: int) -> None:
+    def __init__(self, path: Path, file: PaddedFile, first_index: int, previous_term: int) -> None:
         self.path = path
         self.file = file
         self.first_index = first_index
         self.previous_term = previous_term
         self.offsets = array("Q")
         """Where each of its durable records begins."""
-        self.end = _SEGMENT.size
-        """Where the last of them ends."""
         self.damaged = False
         """Whether it failed to give back a record."""
 
-    def grow(self, size: int) -> None:
-        """A record of this size was added."""
-        self.offsets.append(self.end)
-        self.end += size
+    @property
+    def end(self) -> int:
+        """Where its data ends."""
+        return self.file.end
 
     def cut(self, index: int) -> None:
         """Remove the records from `index` on, durably."""
         position = index - self.first_index
         if position < len(self.offsets):
-            self.end = self.offsets[position]
-            self.file.truncate(self.end)
-            self.file.sync()
+            self.file.cut(self.offsets[position])
             del self.offsets[position:]
 
     def _count_within(self, first: int, limit: int) -> int:
@@ -145,9 +148,9 @@ def _size_told(raw: bytes, offset: int) -> int:
     return _RECORD.size + length
 
 
-def _sound_records(file: DiskFile, index: int, min_term: int) -> Iterator[Entry]:
+def _sound_records(file: PaddedFile, index: int, min_term: int) -> Iterator[Entry]:
     """The entries of a segment, the first one `index`, up to its end or the first bad record."""
-    offset, size = _SEGMENT.size, file.size()
+    offset, size = _SEGMENT.size, file.size
     window, at = b"", 0
     while offset < size:
         if at + _size_told(window, at) > len(window):
@@ -162,6 +165,27 @@ def _sound_records(file: DiskFile, index: int, min_term: int) -> Iterator[Entry]
         taken = _RECORD.size + len(entry.data)
         index, min_term = index + 1, entry.term
         offset, at = offset + taken, at + taken
+
+
+def _is_cut_short(rest: bytes) -> bool:
+    """Whether the end of a file is missing, by what follows its last sound record.
+
+    The zeros behind the data were durable before the data was written. Of a torn record there are
+    parts, and zeros in between: its length is not told too high, so all of its place is there too.
+    """
+    claimed = 0
+    if _RECORD.size <= len(rest) and (length := _RECORD.unpack_from(rest)[1]):
+        claimed = _RECORD.size + length
+    return claimed + MARGIN > len(rest) or not ends_in_zeros(rest)
+
+
+def _only_zeros(file: PaddedFile, offset: int) -> bool:
+    """Whether nothing but zeros follows, read in pieces."""
+    while piece := file.read(offset, _WINDOW):
+        if piece.count(0) < len(piece):
+            return False
+        offset += len(piece)
+    return True
 
 
 def _later_batch(raw: bytes, offset: int, index: int) -> int | None:
@@ -182,13 +206,20 @@ def _later_batch(raw: bytes, offset: int, index: int) -> int | None:
     return None
 
 
+def _is_head(head: bytes) -> bool:
+    sound = len(head) == _SEGMENT.size and head[: len(MAGIC)] == MAGIC
+    return sound and crc32(head[:-4]) == int.from_bytes(head[-4:], "big")
+
+
 class Journal:
     """The durable log of one data directory; the caller keeps the newest entries in memory."""
 
-    def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: Path, segment_bytes: int, step_bytes: int) -> None:
+        """Segments end when they pass `segment_bytes`; zeros are added in steps."""
         self._disk = disk
         self._directory = directory
         self._segment_bytes = segment_bytes
+        self._step_bytes = step_bytes
         self._segments: list[_Segment] = []
         self._unwritten: list[Entry] = []
         self._last_index = 0
@@ -207,15 +238,25 @@ class Journal:
     def first_index(self) -> int:
         return self._segments[0].first_index
 
-    def open(self, log: MemoryLog) -> None:
+    @property
+    def newest_segment(self) -> int:
+        """The first index of the last segment."""
+        return self._segments[-1].first_index
+
+    def open(self, log: MemoryLog, vouched: int = 0, cutting: int = 0) -> None:
         """Read all segments into `log`; Damaged when any of it cannot be trusted.
+
+        All entries up to `vouched` must be there. The entries from `cutting` on, unless it is 0,
+        were being cut: the last segment may lack the zeros behind the entries before it.
 
         On a directory without a journal the log stays as it is, and `reset` must come before
         `append`.
         """
         names = [n for n in self._disk.names(self._directory) if n.startswith(_PREFIX)]
-        for position, name in enumerate(names):
-            self._read_segment(self._directory / name, log, position == len(names) - 1)
+        for name in names[:-1]:
+            self._read_segment(self._directory / name, log)
+        if names:
+            self._read_last(self._directory / names[-1], log, vouched, cutting)
         self._last_index = self._durable_index = log.last_index
         self._last_term = self._durable_term = log.last_term
 
@@ -223,57 +264,73 @@ class Journal:
     def empty(self) -> bool:
         return not self._segments
 
-    def _read_segment(self, path: Path, log: MemoryLog, last: bool) -> None:
-        file = self._disk.open(path)
+    def _read_segment(self, path: Path, log: MemoryLog) -> None:
+        """Read a segment that others follow: all of it was vouched for."""
+        segment = self._open_segment(path)
+        self._take_records(segment, log)
+        if not _only_zeros(segment.file, segment.end):
+            raise Damaged(path, f"the record at byte {segment.end} is bad")
+
+    def _read_last(self, path: Path, log: MemoryLog, vouched: int, cutting: int) -> None:
+        """Read the last segment, and cut what nobody relies on."""
+        segment = self._open_segment(path)
+        file = segment.file
+        if not _is_head(file.read(0, _SEGMENT.size)) and _only_zeros(file, _SEGMENT.size):
+            self._drop_unborn(segment, vouched)
+            return
+        self._take_records(segment, log)
+        torn = not _only_zeros(file, segment.end)
+        rest = file.read(segment.end, file.size if torn else MARGIN)
+        being_cut = cutting > 0 and log.last_index < cutting
+        if _is_cut_short(rest) and not being_cut:
+            raise Damaged(path, f"it has been cut short: it ends at byte {file.size}")
+        if log.last_index < vouched:
+            reason = f"the log ends at entry {log.last_index}, though it held more, up to {vouched}"
+            raise Damaged(path, f"at byte {segment.end} {reason}")
+        if not torn:
+            return
+        if _later_batch(rest, 0, log.last_index + 1) is not None:
+            raise Damaged(path, f"the record at byte {segment.end} is bad, and others follow it")
+        _logger.warning("%s: cut a torn tail at byte %d", path, segment.end)
+        self.cut_bytes += len(rest.rstrip(b"\0"))
+        file.blank(segment.end)
+
+    def _open_segment(self, path: Path) -> _Segment:
+        """A segment that knows nothing of its content yet."""
+        file = PaddedFile(self._disk.open(path), self._step_bytes)
+        segment = _Segment(path, file, 0, 0)
+        self._segments.append(segment)
+        return segment
+
+    def _take_records(self, segment: _Segment, log: MemoryLog) -> None:
+        """Take the sound records of a segment, up to the first that is none."""
+        path, file = segment.path, segment.file
         head = file.read(0, _SEGMENT.size)
-        sound = len(head) == _SEGMENT.size and head[:8] == MAGIC
-        if not sound or crc32(head[:-4]) != int.from_bytes(head[-4:], "big"):
-            if last and file.size() <= _SEGMENT.size:
-                self._drop_unborn(path, file)
-                return
-            file.close()
+        if not _is_head(head):
             raise Damaged(path, "its head is not that of a journal segment")
         _, first_index, previous_term, _ = _SEGMENT.unpack(head)
         if path.name != segment_name(first_index):
-            file.close()
             raise Damaged(path, f"its name does not match its first index, {first_index}")
-        if not self._segments:
+        if len(self._segments) == 1:
             log.reset(first_index - 1, previous_term)
         elif (log.last_index, log.last_term) != (first_index - 1, previous_term):
-            file.close()
             raise Damaged(path, f"it does not follow entry {log.last_index} of the one before")
-        segment = _Segment(path, file, first_index, previous_term)
-        self._segments.append(segment)
-        self._read_records(segment, log, last)
-
-    def _read_records(self, segment: _Segment, log: MemoryLog, last: bool) -> None:
-        for entry in _sound_records(segment.file, segment.first_index, segment.previous_term):
-            segment.grow(_RECORD.size + len(entry.data))
+        segment.first_index, segment.previous_term = first_index, previous_term
+        file.end = _SEGMENT.size
+        for entry in _sound_records(file, first_index, previous_term):
+            segment.offsets.append(file.end)
+            file.end += _RECORD.size + len(entry.data)
             log.append(entry)
             log.shed(entry.index)
-        rest = segment.file.size() - segment.end
-        if rest == 0:
-            return
-        raw = segment.file.read(segment.end, rest)
-        if not last or _later_batch(raw, 0, log.last_index + 1) is not None:
-            raise Damaged(
-                segment.path, f"the record at byte {segment.end} is bad, and others follow it"
-            )
-        self._cut(segment.path, segment.file, segment.end, rest)
 
-    def _cut(self, path: Path, file: DiskFile, offset: int, size: int) -> None:
-        _logger.warning("%s: cut a torn tail of %d bytes at byte %d", path, size, offset)
-        file.truncate(offset)
-        file.sync()
-        self.cut_bytes += size
-
-    def _drop_unborn(self, path: Path, file: DiskFile) -> None:
+    def _drop_unborn(self, segment: _Segment, vouched: int) -> None:
         """A last segment without a whole head: its creation was cut short, nothing was in it."""
-        _logger.warning("%s: removed, it was never completed", path)
-        self.cut_bytes += file.size()
-        file.close()
-        self._disk.remove(path)
-        self._disk.sync_directory(self._directory)
+        if segment.path.name <= segment_name(vouched):
+            raise Damaged(segment.path, f"it is empty, though it held entries up to {vouched}")
+        _logger.warning("%s: removed, it was never completed", segment.path)
+        self.cut_bytes += segment.file.size
+        self._segments.pop()
+        self._remove_segment(segment)
 
     def append(self, entry: Entry) -> None:
         """Take an entry into the next batch; not durable, nor even written, before `sync`."""
@@ -290,7 +347,10 @@ class Journal:
         return len(self._unwritten)
 
     def sync(self) -> int:
-        """Write and make durable what was appended; the bytes written. OSError stops the node."""
+        """Write and make durable what was appended; the bytes written.
+
+        OSError stops the node. On DiskFull nothing has changed, and it may be called again.
+        """
         if not self._unwritten:
             return 0
         segment = self._segments[-1]
@@ -300,10 +360,12 @@ class Journal:
         records = [encode_record(self._unwritten[0], BATCH_START)]
         records += [encode_record(entry, 0) for entry in self._unwritten[1:]]
         batch = b"".join(records)
+        offset = segment.end
         segment.file.append(batch)
         segment.file.sync()
         for record in records:
-            segment.grow(len(record))
+            segment.offsets.append(offset)
+            offset += len(record)
         self._unwritten.clear()
         self._durable_index = self._last_index
         self._durable_term = self._last_term
@@ -326,16 +388,42 @@ class Journal:
 
     def _start_segment(self, first_index: int, previous_term: int) -> _Segment:
         path = self._directory / segment_name(first_index)
-        file = self._disk.create(path)
-        file.append(encode_segment_header(first_index, previous_term))
-        file.sync()
+        with finding_room():
+            file = PaddedFile(self._disk.create(path), self._step_bytes)
+        try:
+            file.append(encode_segment_header(first_index, previous_term))
+            file.sync()
+        except DiskFull:
+            file.close()
+            self._disk.remove(path)
+            raise
         self._disk.sync_directory(self._directory)
         segment = _Segment(path, file, first_index, previous_term)
         self._segments.append(segment)
         return segment
 
+    @property
+    def wants_zeros(self) -> bool:
+        """Whether `prepare` has something to do."""
+        if not self._segments:
+            return False  # the journal is closed
+        file = self._segments[-1].file
+        return file.end < self._segment_bytes and file.lacks(self._step_bytes // 2)
+
+    def prepare(self) -> None:
+        """Add the zeros that the next batches will need, before they come."""
+        if self.wants_zeros:
+            self._segments[-1].file.reserve(self._step_bytes // 2)
+
+    def reserve(self) -> None:
+        """Try whether there is room for more; DiskFull when there is none."""
+        self._segments[-1].file.reserve(self._step_bytes)
+
     def truncate_from(self, index: int, term_before: int) -> None:
-        """Remove the entries from `index` on, durably; `term_before` is the term before them."""
+        """Remove the entries from `index` on, durably; `term_before` is the term before them.
+
+        A crash may leave a part of them, or a segment without zeros at its end (see `open`).
+        """
         assert self._segments
         assert index >= self.first_index
         while self._unwritten and self._unwritten[-1].index >= index:
@@ -367,14 +455,17 @@ class Journal:
         return paths
 
     def reset(self, base_index: int, base_term: int) -> None:
-        """Remove everything and continue after `base_index`.
+        """Remove everything and continue after `base_index`; OSError, also for lack of space.
 
         Removed from the last segment to the first, so that what a crash leaves is still a log.
         """
         self._unwritten.clear()
         while self._segments:
             self._remove_segment(self._segments.pop())
-        self._start_segment(base_index + 1, base_term)
+        try:
+            self._start_segment(base_index + 1, base_term)
+        except DiskFull as full:  # there is nothing to go back to
+            raise OSError(errno.ENOSPC, str(full)) from full
         self._last_index = self._durable_index = base_index
         self._last_term = self._durable_term = base_term
 

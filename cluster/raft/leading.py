@@ -305,7 +305,7 @@ class Leadership:
         """Commit what a majority of voters holds durably, if the last of it is of this term."""
         engine = self._engine
         held = [progress.match if progress.votes else 0 for progress in self._progress.values()]
-        held.append(engine.storage.journal.durable_index)
+        held.append(engine.storage.durable_index)
         held.sort()
         index = held[-self._quorum]
         if index > engine.commit_index and engine.log.term_at(index) == engine.term:
@@ -340,6 +340,7 @@ class Leadership:
         try:
             snapshot = engine.storage.snapshots.newest()
         except Damaged as damage:
+            _logger.error("%s: %s", engine.name, damage)
             engine.storage.snapshots.set_aside(damage.path)
             snapshot = None
         if snapshot is not None and snapshot.position.index < engine.log.base_index:
@@ -358,7 +359,13 @@ class Leadership:
         end = min(snapshot.size, progress.snapshot_acked + window * piece)
         while progress.snapshot_sent < end:
             offset = progress.snapshot_sent
-            data = snapshot.read(offset, piece)
+            try:
+                data = snapshot.read(offset, piece)
+            except Damaged as damage:
+                _logger.error("%s: %s", engine.name, damage)
+                engine.snapshotting.replace_newest(damage)
+                progress.become_probing(engine.last_index + 1)
+                return
             at = snapshot.position
             message = SnapshotChunk(engine.term, at.index, at.term, snapshot.size, offset, data)
             engine.send(peer, message)

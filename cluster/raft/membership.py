@@ -208,7 +208,7 @@ class Membership:
             return False
         engine = self._engine
         mine = message.incarnation == self._storage.metadata.incarnation
-        held = message.index <= self._storage.journal.durable_index
+        held = message.index <= self._storage.durable_index
         if peer == engine.leader and mine and held and not self.votes:
             _logger.info("%s has caught up with %s and votes", engine.name, peer)
             self._become_voter(message.founders)

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from timeball.cluster.raft.disk import Disk
+from timeball.cluster.raft.disk import Disk, finding_room
 from timeball.cluster.raft.errors import Damaged, Misconfigured
 
 MAGIC = b"TBMETA02"
@@ -66,6 +66,10 @@ class Metadata(msgspec.Struct, frozen=True, array_like=True):
     """A random number that tells this disk from any other that had or will have the same name."""
     founders: dict[str, int] = {}
     """The members' disks when the cluster was founded, by incarnation; empty while not known."""
+    vouched: int = 0
+    """Entries up to here were durable when this was written: a log without them has lost them."""
+    cutting: int = 0
+    """The entries from here on are being cut, or were, and none has taken their place yet."""
 
 
 class MetadataStore:
@@ -77,7 +81,7 @@ class MetadataStore:
         self._path = directory / _FILE
 
     def load(self, cluster: str, node: str) -> Metadata:
-        """The stored metadata, or fresh ones on an empty directory.
+        """The stored metadata, or fresh ones, which are saved at once, on an empty directory.
 
         Raises Damaged when the file cannot be trusted, and Misconfigured when the directory
         belongs to another node or another list of members.
@@ -86,7 +90,9 @@ class MetadataStore:
         if _FILE not in names:
             if any(name.startswith(("journal-", "snapshot-")) for name in names):
                 raise Damaged(self._path, "it is missing, but journal or snapshots are there")
-            return Metadata(cluster, node)
+            fresh = Metadata(cluster, node)
+            self.save(fresh)
+            return fresh
         file = self._disk.open(self._path)
         try:
             raw = file.read(0, _MAX_BYTES)
@@ -116,14 +122,15 @@ class MetadataStore:
             raise Damaged(self._path, str(error)) from error
 
     def save(self, metadata: Metadata) -> None:
-        """Replace the file durably; OSError stops the node."""
+        """Replace the file durably; OSError stops the node, DiskFull changes nothing."""
         body = msgspec.msgpack.encode(metadata)
         fresh = self._path.with_suffix(".tmp")
-        file = self._disk.create(fresh)
-        try:
-            file.append(MAGIC + crc32(body).to_bytes(4, "big") + body)
-            file.sync()
-        finally:
-            file.close()
+        with finding_room():
+            file = self._disk.create(fresh)
+            try:
+                file.append(MAGIC + crc32(body).to_bytes(4, "big") + body)
+                file.sync()
+            finally:
+                file.close()
         self._disk.replace(fresh, self._path)
         self._disk.sync_directory(self._directory)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from timeball.cluster.raft.disk import Disk
 from timeball.cluster.raft.errors import Misconfigured
 from timeball.cluster.raft.interface import StateMachine
@@ -48,8 +50,10 @@ def found_anew(
         founders = {name: new_incarnation() for name in directories}
 
         def member(name: str) -> Metadata:
-            own = founders[name]
-            return Metadata(cluster_id, name, before.term + 1, None, VOTER, own, founders)
+            return msgspec.structs.replace(
+                before, node=name, term=before.term + 1, vote=None,
+                incarnation=founders[name], founders=founders,
+            )  # fmt: skip
 
         for name in directories:
             if name != survivor:

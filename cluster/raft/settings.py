@@ -76,6 +76,21 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Entries applied before the event loop gets its turn: so many, and no more after this."""
 
     segment_bytes: int = 64 * 1024 * 1024
+    journal_step_bytes: int = 256 * 1024
+    """Zeros are added to the journal's last segment in such steps, ahead of what is written."""
+
+    min_free_bytes: int = 256 * 1024 * 1024
+    """With less room than this on its disk a node neither leads nor stands for election. As a
+    follower it goes on, into this reserve, down to a quarter of it."""
+
+    disk_check_s: float = 1.0
+    """How often the room on the disk is looked at, and a full disk is tried again."""
+
+    mark_after_s: float = 1.0
+    mark_every_s: float = 10.0
+    """When nothing was written for the one, or no mark was made for the other, the node remembers
+    durably how far its log goes."""
+
     snapshot_entries: int = 30_000
     """Each member takes a snapshot when the log passes its mark, once in so many entries.
 
@@ -112,7 +127,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     handshake_timeout_s: float = 3.0
     max_strangers: int = 32
-    """Connections that have not proved themselves; more are closed at once."""
+    """Incoming connections that have not proved themselves; of more the oldest are closed."""
 
     redial_min_s: float = 0.05
     redial_max_s: float = 0.5
@@ -149,6 +164,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
             self.max_send_buffer_bytes >= 2 * self.max_frame_bytes,
             "max_send_buffer_bytes must hold two frames",
         )
+        _require(self.mark_after_s <= self.mark_every_s, "mark_every_s must be >= mark_after_s")
         _require(
             self.log_memory_bytes >= self.max_entry_bytes,
             "log_memory_bytes must be at least max_entry_bytes",

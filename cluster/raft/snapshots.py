@@ -51,8 +51,16 @@ def snapshot_name(index: int) -> str:
     return f"{_PREFIX}{index:020d}"
 
 
+def _read(path: Path, file: DiskFile, offset: int, length: int) -> bytes:
+    """A piece of a snapshot; one that cannot be read is as good as a damaged one."""
+    try:
+        return file.read(offset, length)
+    except OSError as error:
+        raise Damaged(path, f"it cannot be read at byte {offset}: {error}") from error
+
+
 def _read_head(path: Path, file: DiskFile) -> Position:
-    head = file.read(0, _HEAD.size)
+    head = _read(path, file, 0, _HEAD.size)
     if len(head) < _HEAD.size or head[:8] != MAGIC:
         raise Damaged(path, "it does not begin like a snapshot")
     _, index, term, crc = _HEAD.unpack(head)
@@ -67,7 +75,7 @@ def _read_chunks(path: Path, file: DiskFile) -> Iterator[bytes]:
     total = 0
     chunks = 0
     while True:
-        head = file.read(offset, _CHUNK.size)
+        head = _read(path, file, offset, _CHUNK.size)
         if len(head) < _CHUNK.size:
             raise Damaged(path, f"it ends at byte {offset}, without a trailer")
         length, crc = _CHUNK.unpack(head)
@@ -75,14 +83,14 @@ def _read_chunks(path: Path, file: DiskFile) -> Iterator[bytes]:
             break
         if length > MAX_CHUNK_BYTES:
             raise Damaged(path, f"the chunk at byte {offset} has an impossible length")
-        data = file.read(offset + _CHUNK.size, length)
+        data = _read(path, file, offset + _CHUNK.size, length)
         if len(data) < length or crc32(data, crc32(head[:4])) != crc:
             raise Damaged(path, f"the chunk at byte {offset} does not match its checksum")
         total = crc32(data, total)
         chunks += 1
         offset += _CHUNK.size + length
         yield data
-    trailer = file.read(offset, _TRAILER.size)
+    trailer = _read(path, file, offset, _TRAILER.size)
     if len(trailer) < _TRAILER.size:
         raise Damaged(path, "its trailer is cut short")
     _, crc, told_chunks, told_total = _TRAILER.unpack(trailer)
@@ -112,8 +120,8 @@ class Snapshot:
             pass
 
     def read(self, offset: int, length: int) -> bytes:
-        """A piece of the file itself, for sending."""
-        return self._file.read(offset, length)
+        """A piece of the file itself, for sending; Damaged when it cannot be read."""
+        return _read(self.path, self._file, offset, length)
 
     def close(self) -> None:
         self._file.close()
@@ -215,13 +223,22 @@ class SnapshotStore:
         self._disk.sync_directory(self._directory)
 
     def newest(self) -> Snapshot | None:
-        """The newest stored snapshot; Damaged when it does not even begin like one.
+        """The newest stored snapshot; Damaged when it does not even begin like one, or cannot be
+        read.
 
         The rest is verified by whoever it is sent to.
         """
         for index in self._indexes():
             path = self._path(index)
-            return Snapshot(path, self._disk.open(path))
+            try:
+                file = self._disk.open(path)
+            except OSError as error:
+                raise Damaged(path, f"it cannot be opened: {error}") from error
+            try:
+                return Snapshot(path, file)
+            except Damaged:
+                file.close()
+                raise
         return None
 
     def previous_index(self) -> int:

@@ -41,6 +41,8 @@ class Snapshotting:
         """Of the snapshot under way, or the last one."""
         self._considered = engine.storage.position.index
         self._not_before = 0
+        self._failed = False
+        """Whether the last one could not be written."""
         self.grown_bytes = 0
         """Bytes of the entries applied since the last snapshot."""
         self.publishing = False
@@ -84,6 +86,16 @@ class Snapshotting:
         if self._task is None:
             self._run(self._verify_newest())
 
+    def try_again(self) -> None:
+        """There is room again: make up for a snapshot that found none."""
+        if self._failed:
+            self.begin()
+
+    def replace_newest(self, damage: Damaged) -> None:
+        """Put our newest snapshot aside, which is damaged, and take another."""
+        self._engine.storage.snapshots.set_aside(damage.path)
+        self.begin(again=True)
+
     def abandon(self) -> None:
         """Go on no more with the snapshot under way; it ends in one of the next turns."""
         if self._task is not None:
@@ -120,6 +132,7 @@ class Snapshotting:
         began, bytes_before = engine.clock(), self.grown_bytes
         try:
             size = await self._write(position, dump)
+            self._failed = False
             segments = engine.storage.adopt(position)
             self.grown_bytes -= bytes_before
             stats.snapshots_taken += 1
@@ -130,6 +143,7 @@ class Snapshotting:
             while engine.storage.forget_some():
                 await self._pause()
         except OSError as error:
+            self._failed = True
             stats.snapshot_failures += 1
             wait = max(1, engine.settings.snapshot_entries // 10)
             self._not_before = engine.applied_index + wait

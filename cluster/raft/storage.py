@@ -47,7 +47,7 @@ class Storage:
         self._settings = settings
         self._lock: Lock | None = None
         self._metadata_store = MetadataStore(disk, directory)
-        self.journal = Journal(disk, directory, settings.segment_bytes)
+        self.journal = Journal(disk, directory, settings.segment_bytes, settings.journal_step_bytes)
         self.snapshots = SnapshotStore(disk, directory)
         self.log = MemoryLog(max_bytes=settings.log_memory_bytes)
         self._ahead: list[Entry] = []
@@ -55,6 +55,9 @@ class Storage:
         self.position = NOTHING
         """The last entry that the newest snapshot covers."""
         self.metadata = Metadata("", "")
+        self.durable_index = 0
+        """The last index that may be vouched for: a restart will find it, or tell that it is lost.
+        """
 
     def open(self, cluster_id: str, node: str, machine: StateMachine) -> None:
         """Load what is there into the state machine and the log.
@@ -64,11 +67,13 @@ class Storage:
         self._lock = self._disk.lock(self._directory)
         self.snapshots.clean()
         self.metadata = self._metadata_store.load(cluster_id, node)
-        self._metadata_store.save(self.metadata)
-        self.journal.open(self.log)
+        self.journal.open(self.log, self.metadata.vouched, self.metadata.cutting)
         damages = self._load_snapshot(machine)
         self._check_fallback(damages)
         self._join_journal_to_snapshot()
+        if self.log.base_index < self.metadata.cutting <= self.log.last_index:
+            self._cut_from(self.metadata.cutting)
+        self.durable_index = self.journal.durable_index
         if self.log.last_term > self.metadata.term:
             raise Damaged(self._directory / "metadata", "it is older than the journal")
         for damage in damages:
@@ -107,7 +112,8 @@ class Storage:
     def _join_journal_to_snapshot(self) -> None:
         position, log = self.position, self.log
         if self.journal.empty:
-            if position == NOTHING and self.metadata.standing == VOTER:
+            nothing = position == NOTHING and self.metadata.standing == VOTER
+            if nothing or position.index < self.metadata.vouched:
                 raise Damaged(self._directory / segment_name(1), "the journal is missing")
             self._restart_log_after(position)
         elif log.base_index > position.index:
@@ -125,6 +131,11 @@ class Storage:
     def _restart_log_after(self, position: Position) -> None:
         self.journal.reset(position.index, position.term)
         self.log.reset(position.index, position.term)
+        self.durable_index = position.index
+
+    def free_bytes(self) -> int:
+        """What may still be written to the disk of this directory."""
+        return self._disk.free_bytes(self._directory)
 
     def save_vote(self, term: int, vote: str | None) -> None:
         """Make term and vote durable; only then may either be spoken of."""
@@ -160,7 +171,26 @@ class Storage:
         )
         self._save(fresh)
 
+    def mark(self) -> None:
+        """Remember how far the log goes: should its end get lost, the next start will tell."""
+        if self.metadata.vouched < self.journal.durable_index:
+            self._save(self.metadata)
+
+    def lower_mark(self, index: int) -> None:
+        """What is behind `index` may go: a snapshot takes its place. DiskFull changes nothing."""
+        if self.metadata.vouched > index:
+            self._replace(msgspec.structs.replace(self.metadata, vouched=index))
+
+    def probe(self) -> None:
+        """Try whether there is room again, by writing; DiskFull when there is none."""
+        self._save(self.metadata)
+        self.journal.reserve()
+
     def _save(self, metadata: Metadata) -> None:
+        """Save it with the mark of now; DiskFull changes nothing."""
+        self._replace(msgspec.structs.replace(metadata, vouched=self.journal.durable_index))
+
+    def _replace(self, metadata: Metadata) -> None:
         self._metadata_store.save(metadata)
         self.metadata = metadata
 
@@ -168,14 +198,27 @@ class Storage:
         self.log.append(entry)
         self.journal.append(entry)
 
+    @property
+    def unsynced(self) -> bool:
+        """Whether `sync` has something to do before all of the log may be vouched for."""
+        return self.journal.unwritten > 0 or self.durable_index < self.journal.durable_index
+
     def sync(self) -> int:
         """Make durable what was appended, and keep the newest of it in memory; the bytes written.
 
-        OSError stops the node.
+        OSError stops the node. On DiskFull nothing more may be vouched for than before, and it
+        may be called again.
         """
-        size = self.journal.sync()
-        self.log.shed(self.journal.durable_index)
-        return size
+        written = self.journal.sync()
+        durable, metadata = self.journal.durable_index, self.metadata
+        cut_is_over = 0 < metadata.cutting <= durable
+        if cut_is_over or metadata.vouched < self.journal.newest_segment <= durable:
+            # A segment that goes missing must be missed, and a cut that is over not be repeated.
+            cutting = 0 if cut_is_over else metadata.cutting
+            self._save(msgspec.structs.replace(metadata, cutting=cutting))
+        self.durable_index = durable
+        self.log.shed(durable)
+        return written
 
     def entries_from(self, start: int, max_entries: int, max_bytes: int) -> list[Entry]:
         """Entries from `start` on, up to both limits, but at least one if there is any.
@@ -203,10 +246,19 @@ class Storage:
         return self._ahead.pop()
 
     def truncate_from(self, index: int) -> None:
+        """Remove the entries from `index` on; DiskFull changes nothing."""
+        if index <= self.journal.durable_index:
+            mark = min(self.metadata.vouched, index - 1)
+            cutting = min(index, self.metadata.cutting or index)
+            self._replace(msgspec.structs.replace(self.metadata, vouched=mark, cutting=cutting))
+        self._cut_from(index)
+
+    def _cut_from(self, index: int) -> None:
         term_before = self.log.term_at(index - 1)
         assert term_before is not None
         self.log.truncate_from(index)
         self.journal.truncate_from(index, term_before)
+        self.durable_index = min(self.durable_index, index - 1)
         self._ahead.clear()  # what takes their place may have the same index
 
     def adopt(self, position: Position) -> list[Path]:
@@ -238,6 +290,7 @@ class Storage:
         """Publish a received snapshot; the log, which holds nothing behind it, starts anew."""
         position = snapshot.position
         assert position.index > self.position.index
+        self.lower_mark(position.index)
         self.snapshots.incoming_publish(position.index)
         self.position = position
         self._restart_log_after(position)

@@ -74,6 +74,11 @@ class Connection(asyncio.Protocol):
         self._receive_mac: FrameMac | None = None
 
     @property
+    def dials(self) -> bool:
+        """Whether this node dialled."""
+        return self._dialled is not None
+
+    @property
     def dialler(self) -> str | None:
         """Who dialled this connection, by name."""
         return self._network.name if self._dialled is not None else self.peer
@@ -217,7 +222,8 @@ class TcpNetwork:
         self._rng = rng
         self._receiver: Receiver | None = None
         self._server: asyncio.Server | None = None
-        self._strangers: set[Connection] = set()
+        self._strangers: dict[Connection, None] = {}
+        """Connections that have not proved themselves yet, the oldest first."""
         self._connections: dict[str, dict[str, Connection]] = {}
         """By peer, then by who dialled."""
         self._message: Message | None = None
@@ -277,11 +283,22 @@ class TcpNetwork:
     # What connections ask and tell.
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new connection may try to prove itself."""
-        if self._receiver is None or len(self._strangers) >= self.settings.max_strangers:
+        """Whether a new connection may try to prove itself.
+
+        Whom this node has dialled always may. Of those who dial it the one that has tried for
+        longest makes room: a member proves itself in a moment, so it is not kept out by a crowd
+        that says nothing.
+        """
+        if self._receiver is None:
             self.refusals += 1
             return False
-        self._strangers.add(connection)
+        if not connection.dials:
+            waiting = [stranger for stranger in self._strangers if not stranger.dials]
+            if len(waiting) >= self.settings.max_strangers:
+                self.refused(waiting[0], "too many try to prove themselves")
+                waiting[0].abort()
+                del self._strangers[waiting[0]]
+        self._strangers[connection] = None
         return True
 
     def hello(self, peer: str) -> Hello:
@@ -307,7 +324,7 @@ class TcpNetwork:
         return Transcript(self._secret, hello, challenge.nonce)
 
     def authenticated(self, connection: Connection, peer: str) -> None:
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         by_dialler = self._connections[peer]
         dialler = connection.dialler
         assert dialler is not None
@@ -345,7 +362,7 @@ class TcpNetwork:
         )
 
     def lost(self, connection: Connection) -> None:
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         peer, dialler = connection.peer, connection.dialler
         if peer is None or dialler is None:
             return

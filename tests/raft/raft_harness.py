@@ -7,6 +7,7 @@ when nothing is left to do, messages go through one seeded wire, files know what
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import hashlib
 import random
@@ -183,26 +184,62 @@ class _Data:
         self.synced = b""
 
 
+SECTOR = 512
+
+
+def _survivor(data: _Data, rng: random.Random) -> bytes:
+    """What a loss of power leaves of a file: all that was synced, and of the rest any part.
+
+    Its size is the synced one or one on the way to the written one. What was written over is kept
+    or lost sector by sector, in any order; what was added is kept up to a point, or as zeros.
+    """
+    old, new = data.synced, bytes(data.written)
+    size = rng.randint(min(len(old), len(new)), max(len(old), len(new)))
+    if len(new) < len(old):
+        size = rng.choice([len(old), len(new)])  # cut in one step
+        return (new + old[len(new) :])[:size]
+    zeroed = rng.random() < 0.5
+    survivor = bytearray(size)
+    for start in range(0, size, SECTOR):
+        end = min(start + SECTOR, size)
+        before = old[start:end].ljust(end - start, b"\0")
+        kept = rng.random() < 0.5 or new[start:end] == before
+        tail = start >= len(old)
+        survivor[start:end] = new[start:end] if kept or (tail and not zeroed) else before
+    return bytes(survivor)
+
+
 class SimFile:
-    def __init__(self, disk: SimDisk, data: _Data) -> None:
+    def __init__(self, disk: SimDisk, data: _Data, path: Path) -> None:
         self._disk = disk
         self._data = data
+        self._path = path
 
     def append(self, data: bytes) -> None:
-        self._disk.may_fail("append")
-        self._data.written += data
+        self.write(len(self._data.written), data)
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._disk.may_fail("append", self._path)
+        assert offset <= len(self._data.written), "a hole"
+        room = self._disk.room(self._data, offset + len(data) - len(self._data.written))
+        self._data.written[offset : offset + len(data)] = data
+        if room < 0:  # what found room is written: the start
+            del self._data.written[room:]
+            raise OSError(errno.ENOSPC, "No space left on device", str(self._path))
 
     def read(self, offset: int, length: int) -> bytes:
+        self._disk.may_fail("read", self._path)
         return bytes(self._data.written[offset : offset + length])
 
     def size(self) -> int:
         return len(self._data.written)
 
     def truncate(self, size: int) -> None:
+        self._disk.may_fail("truncate", self._path)
         del self._data.written[size:]
 
     def sync(self) -> None:
-        self._disk.may_fail("sync")
+        self._disk.may_fail("sync", self._path)
         self._disk.syncs += 1
         self._data.synced = bytes(self._data.written)
 
@@ -227,10 +264,28 @@ class SimDisk:
         self.locked = False
         self.syncs = 0
         self.fail: dict[str, OSError] = {}
+        """Actions that fail, such as "sync", or "sync journal-" on files of such names alone."""
+        self.capacity: int | None = None
+        """How many bytes all files together may have."""
 
-    def may_fail(self, action: str) -> None:
-        if action in self.fail:
-            raise self.fail[action]
+    def may_fail(self, action: str, path: Path) -> None:
+        for key, error in self.fail.items():
+            failing, _, prefix = key.partition(" ")
+            if failing == action and path.name.startswith(prefix):
+                raise error
+
+    @property
+    def used(self) -> int:
+        return sum(len(data.written) for data in self.files.values())
+
+    def room(self, data: _Data, growth: int) -> int:
+        """What is left after a file has grown; negative when it does not find room."""
+        if self.capacity is None or growth <= 0:
+            return 0
+        return min(0, self.capacity - self.used - growth)
+
+    def free_bytes(self, directory: Path) -> int:
+        return 2**40 if self.capacity is None else max(0, self.capacity - self.used)
 
     def lock(self, directory: Path) -> SimLock:
         if self.locked:
@@ -242,23 +297,26 @@ class SimDisk:
         return sorted(path.name for path in self.files if path.parent == directory)
 
     def create(self, path: Path) -> SimFile:
-        self.may_fail("create")
+        self.may_fail("create", path)
         self.files[path] = _Data()
-        return SimFile(self, self.files[path])
+        return SimFile(self, self.files[path], path)
 
     def open(self, path: Path) -> SimFile:
         if path not in self.files:
             raise FileNotFoundError(path)
-        return SimFile(self, self.files[path])
+        self.may_fail("open", path)
+        return SimFile(self, self.files[path], path)
 
     def replace(self, source: Path, target: Path) -> None:
+        self.may_fail("replace", target)
         self.files[target] = self.files.pop(source)
 
     def remove(self, path: Path) -> None:
+        self.may_fail("remove", path)
         del self.files[path]
 
     def sync_directory(self, directory: Path) -> None:
-        self.may_fail("sync")
+        self.may_fail("sync", directory)
         self.durable = dict(self.files)
 
     async def aside(self, work: Callable[[], None]) -> None:
@@ -270,18 +328,8 @@ class SimDisk:
         chosen = {path: rng.choice([self.files, self.durable]).get(path) for path in names}
         self.files = {path: data for path, data in chosen.items() if data is not None}
         for data in self.files.values():
-            survivor = bytes(data.written)
-            if survivor[: len(data.synced)] == data.synced:
-                extra = len(survivor) - len(data.synced)
-                kept = rng.randint(0, extra)
-                torn = bytearray(survivor[len(data.synced) : len(data.synced) + kept])
-                if torn and rng.random() < 0.5:
-                    torn[rng.randrange(len(torn)) :] = bytes(len(torn))[: len(torn)]
-                survivor = data.synced + bytes(torn)[:extra]
-            else:
-                survivor = data.synced
-            data.written = bytearray(survivor)
-            data.synced = survivor
+            data.synced = _survivor(data, rng)
+            data.written = bytearray(data.synced)
         self.durable = dict(self.files)
         self.locked = False
 
@@ -441,7 +489,7 @@ class Cluster:
     def __init__(self, names: str = "abc", seed: int = 1, **settings: Any) -> None:
         self.loop = asyncio.get_running_loop()
         self.rng = random.Random(seed)
-        self.settings = RaftSettings(**settings)
+        self.settings = RaftSettings(**{"journal_step_bytes": 1024, **settings})
         self.wire = Wire(self.loop, self.rng)
         self.members = {name: Member(name) for name in names}
 
@@ -627,7 +675,8 @@ class Puppet:
 
     async def installed(self) -> None:
         """Let what was received be installed, or refused."""
-        while self.node.engine._following._installation is not None:  # noqa: ASYNC110
+        engine = self.node.engine
+        while engine._following._installation is not None and engine.halted is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     async def settle(self) -> None:

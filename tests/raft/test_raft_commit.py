@@ -626,8 +626,11 @@ class Relay:
         return getattr(self._member.consensus, name)
 
 
-async def committing_cluster(**settings: Any) -> tuple[Cluster, dict[str, GroupCommit]]:
-    cluster = Cluster()
+async def committing_cluster(
+    cluster: Cluster | None = None, **settings: Any
+) -> tuple[Cluster, dict[str, GroupCommit]]:
+    """A cluster with a group commit of these settings on each node."""
+    cluster = cluster or Cluster()
     commits = {
         name: GroupCommit(
             Relay(cluster, name),
@@ -656,6 +659,85 @@ async def test_on_a_real_cluster_verdicts_come_and_a_dead_leaders_proposals_end(
     with pytest.raises(OutcomeUnknown):
         await lost
     assert leader.consensus.role == "follower"
+
+
+@virtual
+async def test_f12_raft17_every_proposal_ends_in_time_while_links_flap():
+    """Also those of a leader that was cut off and then got a snapshot that jumps over them. What
+    was answered is applied, what was definitely refused is not, and no table keeps anything."""
+    cluster, commits = await committing_cluster(Cluster(snapshot_entries=30, trailing_entries=1))
+    await cluster.elected()
+    told: dict[str, object] = {}
+    took: list[float] = []
+    asked = 0
+
+    def propose(name: str) -> None:
+        nonlocal asked
+        asked += 1
+        op, began = f"{name} {asked}", cluster.loop.time()
+        verdict = commits[name].propose(op)
+
+        def ended(done: asyncio.Future[object]) -> None:
+            told[op] = done.exception() or "applied"
+            took.append(cluster.loop.time() - began)
+
+        verdict.add_done_callback(ended)
+
+    for tenth in range(300):
+        if tenth % 60 == 0:
+            leader = await cluster.elected()
+            cluster.isolate(leader.name)
+        elif tenth % 60 == 40:
+            cluster.heal()
+        for name in "abc":
+            for _ in range(5):
+                propose(name)
+        await asyncio.sleep(0.1)
+    cluster.heal()
+    await asyncio.sleep(CommitSettings().deadline_s * 1.1)
+    await cluster.settled()
+    assert sum(len(member.recorder.installed) for member in cluster.members.values()) > 0
+    assert len(told) == asked
+    assert max(took) <= CommitSettings().deadline_s * 1.1
+    applied = [op for entry in cluster["a"].machine.entries() for op in operations(entry)]
+    assert len(applied) == len(set(applied))
+    kinds = {type(outcome) for outcome in told.values()}
+    assert {str, NotLeader, OutcomeUnknown} <= kinds
+    for op, outcome in told.items():
+        if not isinstance(outcome, OutcomeUnknown):
+            assert (op in applied) == (outcome == "applied"), (op, outcome)
+    for commit in commits.values():
+        assert (commit.pending, commit._pending_bytes, len(commit._in_flight)) == (0, 0, 0)
+
+
+@virtual
+async def test_raft17_a_hundred_thousand_lost_proposals_end_and_are_forgotten():
+    bench = Bench()  # nothing is ever committed
+    futures = []
+    for _ in range(100):
+        futures += [bench.commit.propose(n, size=10) for n in range(1000)]
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(CommitSettings().deadline_s * 1.1)
+    errors = [type(future.exception()) for future in futures]
+    assert len(errors) == 100_000
+    assert set(errors) == {OutcomeUnknown, Expired, Overloaded}
+    assert (bench.commit.pending, bench.commit._pending_bytes) == (0, 0)
+    assert len(bench.commit._in_flight) == CommitSettings().max_in_flight
+    bench.replica.step_down()
+    assert len(bench.commit._in_flight) == 0
+
+
+@virtual
+async def test_f12_a_verdict_is_of_the_own_entry_and_of_the_own_term():
+    bench = Bench()
+    mine = bench.commit.propose("mine")
+    await turn()
+    others = Applied(["another's verdict"])
+    bench.replica.observer.on_applied(9, bench.replica.term, b"another's", others)
+    assert not mine.done(), "that was another entry"
+    with pytest.raises(AssertionError, match="another leader's entry"):
+        bench.replica.observer.on_applied(1, bench.replica.term + 1, b"another's", others)
+    assert not mine.done(), "that was another leader's: the engine halts on it"
 
 
 @virtual

@@ -302,6 +302,17 @@ async def test_f8_raft14_a_node_that_can_speak_but_not_hear_unseats_nobody():
 
 
 @virtual
+async def test_f8_raft14_a_node_that_hears_all_but_the_leader_unseats_nobody():
+    cluster = await Cluster().start()
+    await cluster.propose(b"one")
+    leader, term = cluster.leader, cluster.leader.consensus.term
+    cluster.wire.cut.add((leader.name, cluster.followers()[0].name))
+    await asyncio.sleep(10)
+    assert cluster.leader is leader
+    assert leader.consensus.term == term
+
+
+@virtual
 async def test_f8_who_hears_a_leader_refuses_even_a_higher_term_unless_the_leader_asked():
     puppet = await Puppet.start()
     puppet.follow((1, b"1"))
@@ -687,6 +698,18 @@ async def test_f11_a_leader_replaces_its_damaged_snapshot_rather_than_send_it(mo
     await cluster.start(name)
     await cluster.settled()
     assert any(p.name.endswith(".damaged") for p in disk.files)
+
+
+@virtual
+async def test_f11e_no_code_version_lives_outside_of_the_state():
+    """None can be enabled, so none is lost when a snapshot takes the place of the log."""
+    cluster = await Cluster("a").start()
+    engine = cluster["a"].engine
+    with pytest.raises(Exception, match="wrong version, current version is 0"):
+        engine.setCodeVersion(1)
+    with pytest.raises(AssertionError, match="proposals come through append"):
+        engine.setCodeVersion(0)
+    assert engine.getCodeVersion() == 0
 
 
 # L1, M1, C1, O1, T1, P1.

@@ -31,6 +31,7 @@ def test_the_default_settings_are_valid():
         ({"max_frame_bytes": 1000}, "max_frame_bytes"),
         ({"max_send_buffer_bytes": 1000}, "max_send_buffer_bytes"),
         ({"redial_max_s": 0.01}, "redial_max_s"),
+        ({"mark_every_s": 0.5}, "mark_every_s"),
         ({"tick_s": 0.1}, "tick_s"),
         ({"tick_s": 0.0}, "tick_s"),
         ({"snapshot_entries": 0}, "snapshot_entries"),

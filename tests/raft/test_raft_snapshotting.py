@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import errno
 import itertools
@@ -443,6 +444,55 @@ async def test_a_snapshot_takes_its_share_of_the_loop(chunk_s: float, share: flo
     member.engine.machine = SlowMachine(chunk_s)
     await cluster.snapshot("a")
     assert member.consensus.stats.last_snapshot_s == pytest.approx(400 * chunk_s / share, rel=0.1)
+
+
+@virtual
+async def test_raft11_a_long_snapshot_under_load_costs_no_election_and_helps_who_is_far_behind():
+    cluster = Cluster(snapshot_entries=NEVER, trailing_entries=1)
+    leader = await filled(cluster, 600)
+    term, behind = leader.consensus.term, cluster.followers()[0].name
+    cluster.kill(behind)
+    cluster[behind].disk.wipe()
+    dump, loop = leader.machine.dump, asyncio.get_running_loop()
+
+    def slowly() -> Generator[bytes, None, None]:
+        for chunk in dump():
+            loop.virtual.now += 0.002  # type: ignore[attr-defined]
+            yield chunk
+
+    leader.machine.dump = slowly  # type: ignore[method-assign]
+    index = leader.consensus.take_snapshot()
+    began, proposed = loop.time(), 0
+    while under_way(leader):
+        proposed += 1
+        leader.consensus.append(b"meanwhile %d" % proposed)
+        await asyncio.sleep(0.01)
+    assert loop.time() - began > 1
+    assert (cluster.leader, leader.consensus.term) == (leader, term)
+    assert leader.consensus.stats.last_snapshot_index == index
+    leader.machine.dump = dump  # type: ignore[method-assign]
+    await cluster.start(behind)
+    await cluster.settled()
+    assert cluster[behind].recorder.installed == [index]
+    assert len(cluster[behind].machine.applied) == 600 + proposed
+    assert leader.consensus.term == term
+
+
+def test_raft11_nothing_in_a_node_forks():
+    """So no child hangs on a lock, outlives its node, or needs the memory twice."""
+    folder = Path(__file__).resolve().parents[2] / "cluster"
+    parts = [folder / part for part in ("raft", "state", "dispatch", "http")]
+    names: set[str] = set()
+    for path in [folder / "node.py", *(path for part in parts for path in part.glob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add(node.module or "")
+            elif isinstance(node, ast.Attribute):
+                names.add(node.attr)
+    assert "asyncio" in names
+    assert not names & {"fork", "forkpty", "multiprocessing", "subprocess", "ProcessPoolExecutor"}
 
 
 @virtual

@@ -17,7 +17,7 @@ from timeball.cluster.raft.snapshots import Position, SnapshotStore
 from timeball.cluster.raft.storage import Storage
 
 DIR = Path("/data")
-SETTINGS = RaftSettings(segment_bytes=200, trailing_entries=3)
+SETTINGS = RaftSettings(segment_bytes=200, journal_step_bytes=200, trailing_entries=3)
 CLUSTER = cluster_id("timeball", "abc")
 
 
@@ -37,16 +37,10 @@ class FragileDisk(SimDisk):
             raise PowerLost
         self.left -= 1
 
-    def may_fail(self, action: str) -> None:
-        self._change()
-
-    def replace(self, source: Path, target: Path) -> None:
-        self._change()
-        super().replace(source, target)
-
-    def remove(self, path: Path) -> None:
-        self._change()
-        super().remove(path)
+    def may_fail(self, action: str, path: Path) -> None:
+        if action not in ("open", "read"):
+            self._change()
+        super().may_fail(action, path)
 
 
 def opened(disk: SimDisk, node: str = "a", cluster: str = CLUSTER) -> tuple[Storage, ListMachine]:
@@ -63,7 +57,7 @@ def filled(disk: SimDisk, *snapshots_at: int, last: int = 30) -> tuple[Storage, 
     storage.save_standing("voter", {"a": 1})
     for index in range(1, last + 1):
         storage.append(Entry(b"%d" % index, index, 1))
-        storage.journal.sync()
+        storage.sync()
         machine.apply(index, b"%d" % index)
         if index in snapshots_at:
             take_snapshot(storage, index, machine.dump())
@@ -200,12 +194,17 @@ def newest_snapshot(disk: SimDisk) -> Path:
     return max(path for path in disk.files if path.name.startswith("snapshot-"))
 
 
+def _middle(disk: SimDisk, path: Path) -> int:
+    """The middle of a file's data; zeros may follow it."""
+    return len(disk.files[path].written.rstrip(b"\0")) // 2
+
+
 def damage_truncated(disk: SimDisk, path: Path) -> None:
-    del disk.files[path].written[len(disk.files[path].written) // 2 :]
+    del disk.files[path].written[_middle(disk, path) :]
 
 
 def damage_flipped(disk: SimDisk, path: Path) -> None:
-    disk.files[path].written[len(disk.files[path].written) // 2] ^= 4
+    disk.files[path].written[_middle(disk, path)] ^= 4
 
 
 def damage_emptied(disk: SimDisk, path: Path) -> None:

@@ -7,6 +7,7 @@ import pickle
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -236,6 +237,25 @@ async def test_f5_raft20_a_stranger_is_shown_the_door(net: Net, said: bytes):
     assert net.receivers["a"].connected == []
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        frame(msgspec.msgpack.encode(Hello(1, CLUSTER, "stranger", "a", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(1, CLUSTER, "b", "elsewhere", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(1, "d" * 32, "b", "a", b"n" * 32))),
+        (MAX_HANDSHAKE_FRAME + 1).to_bytes(4, "big"),
+        (2**31 - 1).to_bytes(4, "big") + b"x",
+    ],
+    ids=["no member", "for another node", "of another cluster", "too long", "2 GiB"],
+)
+async def test_f5_raft20_a_stranger_gets_no_challenge(net: Net, said: bytes):
+    """It is closed for what it said, not when its time is over."""
+    await net.start("a", settings=RaftSettings(handshake_timeout_s=60))
+    reader, writer = await net.dial()
+    writer.write(said)
+    await assert_closed(reader)
+
+
 class Exploit:
     """Runs code when it is unpickled."""
 
@@ -390,15 +410,52 @@ async def test_raft20_slow_strangers_are_closed_after_the_deadline(net: Net):
     await asyncio.gather(slow, return_exceptions=True)
 
 
-async def test_raft20_strangers_beyond_the_limit_are_closed_at_once(net: Net):
+async def test_raft20_of_strangers_beyond_the_limit_the_oldest_are_closed_at_once(net: Net):
     await net.start("a", settings=RaftSettings(handshake_timeout_s=60, max_strangers=5))
     strangers = [await net.dial() for _ in range(5)]
     await until(lambda: len(net.networks["a"]._strangers) == 5)
-    reader, _ = await net.dial()
-    await assert_closed(reader)
+    strangers += [await net.dial() for _ in range(3)]
+    for reader, _ in strangers[:3]:
+        await assert_closed(reader)
+    assert len(net.networks["a"]._strangers) == 5
     for _, writer in strangers:
         writer.close()
     await until(lambda: not net.networks["a"]._strangers)
+
+
+@pytest.mark.parametrize("blind", ["a", "b"])
+async def test_raft20_idle_strangers_keep_no_member_out(net: Net, blind: str):
+    """Not even three hundred, of whom each comes back when it is closed; whoever dials."""
+    settings = RaftSettings(handshake_timeout_s=60, max_strangers=5)
+    (nowhere,) = free_ports(1)
+    other = {"a": "b", "b": "a"}[blind]
+    sees = {blind: {other: ("127.0.0.1", nowhere)}}
+    await net.start("a", settings=settings, members=sees.get("a", {}))
+
+    over = False
+
+    async def idle() -> None:
+        while not over:
+            reader, writer = await net.dial()
+            with suppress(ConnectionResetError):
+                await reader.read()
+            writer.close()
+            await asyncio.sleep(0.5)
+
+    crowd = [asyncio.create_task(idle()) for _ in range(300)]
+    await until(lambda: net.networks["a"].refusals > 100)
+    await net.start("b", settings=settings, members=sees.get("b", {}))
+    await until(lambda: net.receivers["a"].connected and net.receivers["b"].connected)
+    a, b = net.networks["a"], net.networks["b"]
+    a.send("b", TimeoutNow(1))
+    b.send("a", TimeoutNow(2))
+    await until(lambda: net.receivers["a"].messages and net.receivers["b"].messages)
+    assert len([one for one in a._strangers if not one.dials]) <= 5
+    over = True
+    while not all(one.done() for one in crowd):
+        for writer in net.writers:
+            writer.transport.abort()
+        await asyncio.wait(crowd, timeout=0.1)
 
 
 async def test_messages_to_a_peer_that_does_not_read_are_dropped_not_kept(net: Net):

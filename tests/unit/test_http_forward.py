@@ -268,7 +268,11 @@ async def test_a_forwarded_request_is_never_forwarded_again(
 
     route = Route(method="POST", pattern="/v1/jobs", handler=not_leading, leader=True)
     application = Application(
-        [route], serving=lambda: serving, applied_index=lambda: 7, forwarder=forwarder
+        [route],
+        serving=lambda: serving,
+        has_room=lambda: True,
+        applied_index=lambda: 7,
+        forwarder=forwarder,
     )
     first = request(**{"content-type": "application/json"})
     assert (await application.handle(first)).status == 200
@@ -280,3 +284,26 @@ async def test_a_forwarded_request_is_never_forwarded_again(
     assert problem.leader == leader.url
     assert response.headers["Retry-After"] == "1"
     assert len(leader.heads) == 1
+
+
+@pytest.mark.parametrize(
+    ("write", "room", "status"),
+    [(True, False, 507), (True, True, 503), (False, False, 503)],
+)
+async def test_raft07_a_write_that_nobody_can_take_names_the_full_disk(
+    write: bool, room: bool, status: int
+) -> None:
+    async def unreached(_request: Request) -> Answered:
+        raise AssertionError("this node does not lead")
+
+    route = Route(method="POST", pattern="/v1/jobs", handler=unreached, leader=True, write=write)
+    application = Application(
+        [route],
+        serving=lambda: False,
+        has_room=lambda: room,
+        applied_index=lambda: 7,
+        forwarder=Forwarder(lambda: None, "http://here"),
+    )
+    response = await application.handle(request(**{"content-type": "application/json"}))
+    assert response.status == status
+    assert "Retry-After" in response.headers

@@ -53,6 +53,7 @@ class Desk:
         self.application = Application(
             [route for noun in nouns for route in noun.routes()],
             serving=lambda: True,
+            has_room=lambda: True,
             applied_index=lambda: 7,
             forwarder=Forwarder(lambda: None, "http://here"),
         )

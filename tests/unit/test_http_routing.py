@@ -136,6 +136,7 @@ def test_other_texts_are_no_cursors(text: str) -> None:
         (consensus.NotLeader("b"), 503, "no-leader", "not_applied"),
         (consensus.Overloaded(), 503, "overloaded", "not_applied"),
         (consensus.Expired(), 503, "overloaded", "not_applied"),
+        (consensus.DiskFull("x"), 507, "storage-full", "not_applied"),
         (consensus.EntryTooLarge(9, 8), 413, "too-large", "not_applied"),
         (consensus.SnapshotUnderWay(7), 409, "conflict", "not_applied"),
         (consensus.OutcomeUnknown("x"), 503, "outcome-unknown", "unknown"),

@@ -89,7 +89,11 @@ class Served:
         (self.port,) = free_ports(1)
         forwarder = Forwarder(lambda: None, "http://here")
         application = Application(
-            self.desk.routes(), serving=lambda: True, applied_index=lambda: 7, forwarder=forwarder
+            self.desk.routes(),
+            serving=lambda: True,
+            has_room=lambda: True,
+            applied_index=lambda: 7,
+            forwarder=forwarder,
         )
         self.now_ms = 0
         self.server = HttpServer(

@@ -245,6 +245,20 @@ def test_leas_03_after_trimming_the_execution_is_unknown(log):
     assert log.succeed(hold, token) is Verdict.UNKNOWN
 
 
+def test_an_ended_execution_takes_no_other_report(log):
+    done, by = log.claimed()
+    log.succeed(done, by)
+    dead, killer = log.claimed(retry=RetryPolicy(max_attempts=1))
+    log.expire(dead, killer)
+    assert log.execution(dead).state is ExecutionState.DEAD
+    assert log.fail(done, by) is Verdict.FINISHED
+    assert log.release(done, by) is Verdict.FINISHED
+    assert log.succeed(dead, killer) is Verdict.FINISHED
+    assert log.fail(dead, killer) is Verdict.FINISHED
+    assert log.execution(done).state is ExecutionState.SUCCEEDED
+    assert log.execution(dead).state is ExecutionState.DEAD
+
+
 def test_a_repeated_failure_is_a_duplicate_even_after_the_next_claim(log):
     hold, token = log.claimed()
     assert log.fail(hold, token) is Verdict.ACCEPTED

@@ -27,6 +27,17 @@ async def test_a_job_is_handed_out_at_its_due_time_and_not_a_millisecond_before(
     assert grant.attempt == 1
 
 
+async def test_what_is_nearly_due_is_not_ready(world):
+    """Though a lease would be granted: only claims to spare take what is not due."""
+    await world.job(delay_ms=5)
+    for _ in range(4):
+        assert world.dispatcher.ready_depth("q") == 0
+        await world.pass_ms(1)
+    assert world.dispatcher.ready_depth("q") == 0
+    await world.pass_ms(1)
+    assert world.dispatcher.ready_depth("q") == 1
+
+
 async def test_what_is_due_before_the_next_tick_brings_it_forward(world):
     late, soon = world.asking("late"), world.asking("soon")
     await world.settle()

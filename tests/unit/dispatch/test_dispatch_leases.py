@@ -298,3 +298,18 @@ async def test_a_leader_that_stopped_ends_nothing(world):
     await world.pass_ms(60_000)
     assert len(world.commit.entries) == entries
     assert grant.execution.state is ExecutionState.LEASED
+
+
+async def test_what_an_earlier_leadership_had_still_to_end_gets_the_grace_of_the_next(world):
+    """The expiry that could not be proposed died with the leadership that wanted it."""
+    grant = await held(world)
+    world.commit.error = Overloaded()
+    await world.pass_ms(10_050)
+    assert "expire" in world.seen.failed
+    world.commit.error = None
+    await world.lose_leadership()
+    await world.lead(2)
+    await world.pass_ms(9_999)
+    assert attempts(grant) == [Outcome.OPEN]
+    await world.pass_ms(2)
+    assert attempts(grant) == [Outcome.LEASE_EXPIRED]
