@@ -30,6 +30,7 @@ from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.http.services import Services
+from timeball.cluster.levels import LevelKeeper, objection_at
 from timeball.cluster.metrics import Metrics
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.consensus import Consensus
@@ -103,6 +104,7 @@ class Node(Observer):
             ),
             clock=clock,
             rng=rng,
+            level=self.state.supported_level,
             network=network,
             disk=disk,
         )
@@ -115,7 +117,9 @@ class Node(Observer):
             ),
             last_log_time=lambda: self.state.log_time_ms,
             clock=clock,
+            objection=objection_at(self.state),
         )
+        self.levels = LevelKeeper(self.state, self.consensus, self.commit.propose)
         self.stalls = StallWatch()
         self.metrics = Metrics(self)
         self.dispatcher = Dispatcher(
@@ -146,7 +150,8 @@ class Node(Observer):
         """Open files and ports and join the cluster.
 
         Raises ConfigError for an address that cannot be taken, Damaged or Misconfigured for
-        files that cannot be trusted, and OSError for files that cannot be read.
+        files that cannot be trusted, Halted for those of a newer release, and OSError for files
+        that cannot be read.
         """
         try:
             self.http.bind()
@@ -233,6 +238,7 @@ class Node(Observer):
         """Begin or end the duties of a leader."""
         self._serving_term = None
         self.dispatcher.stop()
+        self.levels.stop()
         if term is not None:
             _log.info("%s leads in term %d", self.me.name, term)
             self._take_office(term)
@@ -256,6 +262,7 @@ class Node(Observer):
             _log.error("the settings of %s were refused: %s", self.me.name, verdict.result())
         self._serving_term = term
         self.dispatcher.start(term)
+        self.levels.start()
 
     def on_applied(
         self,
@@ -275,6 +282,7 @@ class Node(Observer):
         self._halted = reason
         self._serving_term = None
         self.dispatcher.stop()
+        self.levels.stop()
         self._stop_requested.set()
 
     def _leader_url(self) -> str | None:

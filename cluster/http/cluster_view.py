@@ -76,6 +76,7 @@ class ClusterReports:
             commit_index=replica.commit_index,
             applied_index=services.applied_index,
             log_time_ms=state.log_time_ms,
+            feature_level=state.level,
             state_digest=state.digest() if with_digest else msgspec.UNSET,
             nodes=self._nodes(),
             queues=self._queues(),
@@ -93,8 +94,10 @@ class ClusterReports:
             role: Literal["leader", "follower", "candidate", "unknown"]
             match_index: int | None
             peer = peers.get(node.name)
+            level = peer.level if peer else None
             if node.name == services.me.name:
                 role, match_index = replica.role, replica.last_index
+                level = services.state.supported_level
             elif node.name == replica.leader:
                 role, match_index = "leader", peer.match_index if peer else None
             else:
@@ -111,6 +114,7 @@ class ClusterReports:
                     match_index=match_index,
                     last_contact_ms=None if age_s is None else round(age_s * 1000),
                     standing=self._standing(node.name, peer),
+                    supported_level=level,
                 )
             )
         return views

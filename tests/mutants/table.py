@@ -2,6 +2,7 @@
 
 import consensus_rules
 import dispatch_rules
+import operation_rules
 import state_rules
 import storage_rules
 
@@ -10,4 +11,5 @@ MUTANTS = (
     *consensus_rules.RULES,
     *state_rules.RULES,
     *dispatch_rules.RULES,
+    *operation_rules.RULES,
 )

@@ -125,7 +125,7 @@ async def test_c1_what_nobody_else_holds_is_not_committed_after_a_restart():
     await asyncio.sleep(1)
     term = await puppet.lead()
     last = puppet.consensus.append(b"nobody else holds it")
-    await asyncio.sleep(1)
+    await asyncio.sleep(0.5)
     assert (puppet.consensus.commit_index, puppet.consensus.applied_index) == (0, 0)
     puppet.say("c", AppendReply(term, True, last))
     assert puppet.consensus.commit_index == last
