@@ -23,7 +23,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest
 
 simulate: $(STAMP)
-	$(BIN)/python tests/simulation/run.py --seeds $(SEEDS) --first $(FIRST)
+	$(BIN)/python tests/simulation/simulate.py --seeds $(SEEDS) --first $(FIRST)
 
 check: lint types layers test
 

@@ -1,4 +1,4 @@
-"""The command of the simulator (`run.py`): runs seeds, replays one, and shortens a failing one.
+"""The command of the simulator (`simulate.py`): runs seeds, replays one, shortens a failing one.
 
 A failing seed is printed with how to replay it, and its trace and plan are written to files.
 """
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="run.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="simulate.py", description=__doc__)
     parser.add_argument("--seeds", type=int, default=50, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="replay this seed alone, and keep its trace")
@@ -108,8 +108,13 @@ def _tell(outcome: Outcome, asked: argparse.Namespace) -> None:
     for violation in outcome.violations[:10]:
         print(f"    {violation}")
     print(f"  trace: {trace}\n  plan: {kept}")
-    print(f"  replay: python tests/simulation/run.py --seed {outcome.plan.seed}{only}{switched}")
-    print(f"  shorten: python tests/simulation/run.py --plan {kept} --shrink{switched}", flush=True)
+    print(
+        f"  replay: python tests/simulation/simulate.py --seed {outcome.plan.seed}{only}{switched}"
+    )
+    print(
+        f"  shorten: python tests/simulation/simulate.py --plan {kept} --shrink{switched}",
+        flush=True,
+    )
 
 
 def _shorten(failed: Plan, asked: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ from sim_faults import plan
 from sim_run import simulate
 from sim_shrink import shrink
 
-RUN = Path(__file__).with_name("run.py")
+RUN = Path(__file__).with_name("simulate.py")
 
 
 @pytest.mark.timeout(300)

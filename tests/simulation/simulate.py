@@ -1,4 +1,4 @@
-"""Runs the simulator: `python tests/simulation/run.py --help`, or `make simulate SEEDS=1000`."""
+"""Runs the simulator: `python tests/simulation/simulate.py --help`, or `make simulate`."""
 
 import sys
 from pathlib import Path
