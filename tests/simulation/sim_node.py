@@ -21,7 +21,7 @@ from sim_loop import Process, SimLoop
 from sim_net import Endpoint, Network
 
 from timeball.cluster.node import Node
-from timeball.cluster.raft.errors import Damaged
+from timeball.cluster.raft.errors import Damaged, DiskFull
 from timeball.cluster.raft.interface import Observer
 from timeball.cluster.raft.settings import RaftSettings
 from timeball.cluster.settings import Address, Limits, NodeSettings, Settings
@@ -144,8 +144,8 @@ class Place:
             self._log("damaged", self.name, str(damage.reason))
             self._loop.call_at_for(None, self._loop.time(), self._end_damaged, process)
             return
-        except OSError as error:
-            self._log("cannot start", self.name, error.errno)
+        except (OSError, DiskFull) as error:
+            self._log("cannot start", self.name, type(error).__name__)
             self._loop.call_at_for(None, self._loop.time(), self._end, process)
             return
         self.web.listen(self.name, process, node.http)
