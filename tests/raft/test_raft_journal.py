@@ -344,7 +344,7 @@ def test_only_whole_segments_below_the_index_are_removed(batches: list[list[byte
 def test_f4_records_are_small_and_numbers_are_not_those_of_32_bits():
     assert len(encode_record(Entry(b"", 2**60, 2**60), 0)) == 25
     disk = SimDisk()
-    journal = Journal(disk, DIR, 100)
+    journal = Journal(disk, DIR, 100, STEP)
     journal.open(MemoryLog())
     journal.reset(2**40, 2**33)
     entries = [Entry(b"x" * n, 2**40 + 1 + n, 2**33 + n) for n in range(30)]
@@ -358,7 +358,7 @@ def test_f4_records_are_small_and_numbers_are_not_those_of_32_bits():
 def test_f4_every_flipped_bit_of_what_was_vouched_for_is_found():
     disk, _ = written([[b"one", b"two"], [b"three"], [b"four"]])
     raw = disk.files[DIR / segment_name(1)].written
-    last = len(raw) - len(encode_record(Entry(b"four", 4, 3), 1))
+    last = bytes(raw).index(encode_record(Entry(b"four", 4, 3), 1))
     for bit in range(last * 8):
         raw[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Damaged, match=r"journal-"):

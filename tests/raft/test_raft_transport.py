@@ -240,9 +240,9 @@ async def test_f5_raft20_a_stranger_is_shown_the_door(net: Net, said: bytes):
 @pytest.mark.parametrize(
     "said",
     [
-        frame(msgspec.msgpack.encode(Hello(1, CLUSTER, "stranger", "a", b"n" * 32))),
-        frame(msgspec.msgpack.encode(Hello(1, CLUSTER, "b", "elsewhere", b"n" * 32))),
-        frame(msgspec.msgpack.encode(Hello(1, "d" * 32, "b", "a", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(VERSION, CLUSTER, "", "stranger", "a", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(VERSION, CLUSTER, "", "b", "elsewhere", b"n" * 32))),
+        frame(msgspec.msgpack.encode(Hello(VERSION, "d" * 32, "", "b", "a", b"n" * 32))),
         (MAX_HANDSHAKE_FRAME + 1).to_bytes(4, "big"),
         (2**31 - 1).to_bytes(4, "big") + b"x",
     ],
