@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONSAFEPATH := 1
 
-.PHONY: demo chaos mutants test check lint types layers format clean
+# Seeds of the simulator (docs/testing.md): how many, and from which one on.
+SEEDS ?= 200
+FIRST ?= 0
+
+.PHONY: demo chaos simulate mutants test check lint types layers format clean
 
 demo: $(STAMP)
 	$(BIN)/timeball demo
@@ -17,6 +21,9 @@ chaos: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+simulate: $(STAMP)
+	$(BIN)/python tests/simulation/simulate.py --seeds $(SEEDS) --first $(FIRST)
 
 check: lint types layers test
 

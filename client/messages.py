@@ -428,6 +428,8 @@ class NodeView(Answer, frozen=True):
     last_contact_ms: int | None
     standing: Standing | None = None
     """What its disk counts for; None when it has not said so."""
+    supported_level: int | None = None
+    """The highest feature level of its release: each tells its own, a leader that of all."""
 
 
 class Replacement(Answer, frozen=True, kw_only=True):
@@ -474,6 +476,8 @@ class ClusterView(Answer, frozen=True, kw_only=True):
     commit_index: int
     applied_index: int
     log_time_ms: int
+    feature_level: int = 1
+    """Which operations may be used; it rises once every node supports a higher one."""
     state_digest: str | UnsetType = UNSET
     nodes: list[NodeView]
     queues: list[QueueView]

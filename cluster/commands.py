@@ -20,9 +20,9 @@ import click
 import uvloop
 
 from timeball.cluster.localcluster import LocalCluster, NodeFailed, write_config
-from timeball.cluster.node import EXIT_CONFIG, EXIT_DAMAGED, Node
+from timeball.cluster.node import EXIT_CONFIG, EXIT_DAMAGED, EXIT_HALTED, Node
 from timeball.cluster.raft.disk import RealDisk
-from timeball.cluster.raft.errors import Damaged, DiskFull, Misconfigured
+from timeball.cluster.raft.errors import Damaged, DiskFull, Halted, Misconfigured
 from timeball.cluster.raft.metadata import MAX_INCARNATION, cluster_id
 from timeball.cluster.raft.recovery import found_anew
 from timeball.cluster.raft.settings import RaftSettings
@@ -52,9 +52,16 @@ class UnusableFiles(CommandFailed):
     exit_code = EXIT_DAMAGED
 
 
+class Stopped(CommandFailed):
+    """The node has stopped itself."""
+
+    exit_code = EXIT_HALTED
+
+
 _FAILURES: dict[int | None, type[CommandFailed]] = {
     EXIT_CONFIG: WrongConfiguration,
     EXIT_DAMAGED: UnusableFiles,
+    EXIT_HALTED: Stopped,
 }
 
 
@@ -92,6 +99,8 @@ async def _serve(settings: Settings, name: str) -> int:
         await node.start()
     except (Damaged, DiskFull, Misconfigured) as error:
         raise UnusableFiles(str(error)) from error
+    except Halted as error:
+        raise Stopped(str(error)) from error
     except ConfigError as error:
         raise WrongConfiguration(str(error)) from error
     except OSError as error:
@@ -222,6 +231,8 @@ def recover(config: Path, survivor: str, force_new_cluster: bool) -> None:
         )
     except (Damaged, Misconfigured) as error:
         raise UnusableFiles(str(error)) from error
+    except Halted as error:
+        raise Stopped(str(error)) from error
     except OSError as error:
         place = error.filename or settings.data_dir(survivor)
         raise UnusableFiles(f"{place}: {error.strerror or error}") from error

@@ -146,6 +146,11 @@ class DispatchInstruments(Instruments):
             "Leases given back because their claim was gone",
             registry=registry,
         )
+        self._taken_over = Counter(
+            "timeball_leases_taken_over",
+            "Leases of earlier leaders that this one gave their whole length again",
+            registry=registry,
+        )
         self._parked = Counter(
             "timeball_timetables_parked",
             "Timetables that failed and stand still",
@@ -179,6 +184,10 @@ class DispatchInstruments(Instruments):
     def unused_released(self, count: int) -> None:
         """A claim was gone before its answer."""
         self._unused.inc(count)
+
+    def leases_taken_over(self, count: int) -> None:
+        """This node has become the leader."""
+        self._taken_over.inc(count)
 
     def timetable_parked(self, job: int, parked: int) -> None:  # noqa: ARG002
         """A timetable failed; the planner has logged which, and why."""
@@ -285,6 +294,9 @@ class _NodeCollector(Collector):
         state = self._node.state
         yield GaugeMetricFamily(
             "timeball_pending_executions", "Executions that wait", value=float(len(state.pending))
+        )
+        yield GaugeMetricFamily(
+            "timeball_feature_level", "The feature level of the state", value=float(state.level)
         )
 
     def _queues(self) -> Iterator[Metric]:

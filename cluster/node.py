@@ -30,6 +30,7 @@ from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.http.services import Services
+from timeball.cluster.levels import LevelKeeper, objection_at
 from timeball.cluster.metrics import Metrics
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.consensus import Consensus
@@ -75,10 +76,12 @@ class Node(Observer):
         rng: random.Random,
         network: Network | None = None,
         disk: Disk | None = None,
+        raft: RaftSettings | None = None,
     ) -> None:
         """Build every part; nothing is opened before `start`. Raises ConfigError.
 
-        Without `network` and `disk` the members speak TCP and write to the real disk.
+        Without `network` and `disk` the members speak TCP and write to the real disk; without
+        `raft` consensus has its defaults.
         """
         self.settings = settings
         self.me = settings.node(name)
@@ -95,11 +98,13 @@ class Node(Observer):
             settings.data_dir(name),
             settings.secret,
             self.state,
-            RaftSettings(
+            raft
+            or RaftSettings(
                 cluster=settings.name, min_free_bytes=settings.process.min_free_mib * 1024 * 1024
             ),
             clock=clock,
             rng=rng,
+            level=self.state.supported_level,
             network=network,
             disk=disk,
         )
@@ -112,7 +117,9 @@ class Node(Observer):
             ),
             last_log_time=lambda: self.state.log_time_ms,
             clock=clock,
+            objection=objection_at(self.state),
         )
+        self.levels = LevelKeeper(self.state, self.consensus, self.commit.propose)
         self.stalls = StallWatch()
         self.metrics = Metrics(self)
         self.dispatcher = Dispatcher(
@@ -143,7 +150,8 @@ class Node(Observer):
         """Open files and ports and join the cluster.
 
         Raises ConfigError for an address that cannot be taken, Damaged or Misconfigured for
-        files that cannot be trusted, and OSError for files that cannot be read.
+        files that cannot be trusted, Halted for those of a newer release, and OSError for files
+        that cannot be read.
         """
         try:
             self.http.bind()
@@ -230,6 +238,7 @@ class Node(Observer):
         """Begin or end the duties of a leader."""
         self._serving_term = None
         self.dispatcher.stop()
+        self.levels.stop()
         if term is not None:
             _log.info("%s leads in term %d", self.me.name, term)
             self._take_office(term)
@@ -253,6 +262,7 @@ class Node(Observer):
             _log.error("the settings of %s were refused: %s", self.me.name, verdict.result())
         self._serving_term = term
         self.dispatcher.start(term)
+        self.levels.start()
 
     def on_applied(
         self,
@@ -272,6 +282,7 @@ class Node(Observer):
         self._halted = reason
         self._serving_term = None
         self.dispatcher.stop()
+        self.levels.stop()
         self._stop_requested.set()
 
     def _leader_url(self) -> str | None:

@@ -58,8 +58,11 @@ class Limits(_Table, frozen=True):
     keep_finished: Annotated[int, Meta(ge=0, le=100_000_000)] = 10_000
     """Finished executions kept at most, succeeded and cancelled together…"""
     keep_finished_ms: Annotated[int, Meta(ge=0, le=366 * 86_400_000)] = 7 * 86_400_000
-    """… and for how long at most."""
+    """… and for how long at most…"""
+    keep_finished_bytes: Annotated[int, Meta(ge=0, le=10**12)] = 268_435_456
+    """… and so many bytes of payloads, results and errors at most."""
     keep_dead: Annotated[int, Meta(ge=0, le=100_000_000)] = 10_000
+    keep_dead_bytes: Annotated[int, Meta(ge=0, le=10**12)] = 268_435_456
     idempotency_window_ms: Annotated[int, Meta(ge=1_000, le=366 * 86_400_000)] = 86_400_000
     idempotency_keys: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
     claim_memory_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 60_000

@@ -78,13 +78,14 @@ def _text(view: ClusterView) -> str:
             ("answered by", f"{view.node} ({view.role}), version {view.version}"),
             ("committed", view.commit_index),
             ("applied", view.applied_index),
+            ("feature level", view.feature_level),
             ("state digest", None if view.state_digest is UNSET else view.state_digest),
             ("totals", view.totals),
             ("attention", view.obstacle),
         ]
     )
     nodes = output.table(
-        ["node", "url", "role", "disk", "connected", "match", "last contact ms"],
+        ["node", "url", "role", "disk", "connected", "match", "last contact ms", "level"],
         [
             (
                 node.name,
@@ -94,6 +95,7 @@ def _text(view: ClusterView) -> str:
                 node.connected,
                 node.match_index,
                 node.last_contact_ms,
+                node.supported_level,
             )
             for node in view.nodes
         ],

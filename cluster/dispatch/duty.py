@@ -269,14 +269,18 @@ class Duty:
     def _take_up(self, records: Iterable[Item], now_ms: int, monotonic_ms: int) -> None:
         """Derive what an earlier leader, or a far bucket, left to be done with records."""
         scheduled: list[Execution] = []
+        taken_over = 0
         for record in records:
             if type(record) is not Execution:
                 assert isinstance(record, Job)
                 self._derive_job(record)
             elif record.state in HELD:
                 self.leases.hold(record, monotonic_ms, now_ms=now_ms)
+                taken_over += 1
             elif record.state is _SCHEDULED:
                 scheduled.append(record)
+        if taken_over:
+            self._instruments.leases_taken_over(taken_over)
         self._place(scheduled, now_ms)
 
     def _arm(self, now_ms: int, monotonic_ms: int, *, soon: bool = False) -> None:

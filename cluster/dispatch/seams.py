@@ -130,6 +130,9 @@ class Instruments:
     def unused_released(self, count: int) -> None:
         """Leases were given back, since nobody was left to take them."""
 
+    def leases_taken_over(self, count: int) -> None:
+        """A new leader gave leases that others had granted their whole length again."""
+
     def leases_expired(self, count: int) -> None:
         """Leases ran out and are proposed to be ended."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Literal
@@ -27,13 +28,19 @@ MAX_QUEUES_SHOWN = 1_000
 """The view shows this many queues, by name; the state's own limit is higher."""
 
 
+@functools.cache
+def _version() -> str:
+    """Of this package as installed; to find it takes a millisecond."""
+    return version("timeball")
+
+
 class ClusterReports:
     """The handlers that tell how the node and its cluster are."""
 
     def __init__(self, services: Services, registry: CollectorRegistry) -> None:
         self._services = services
         self._registry = registry
-        self._version = version("timeball")
+        self._version = _version()
 
     def routes(self) -> list[Route]:
         """The table of this noun."""
@@ -69,6 +76,7 @@ class ClusterReports:
             commit_index=replica.commit_index,
             applied_index=services.applied_index,
             log_time_ms=state.log_time_ms,
+            feature_level=state.level,
             state_digest=state.digest() if with_digest else msgspec.UNSET,
             nodes=self._nodes(),
             queues=self._queues(),
@@ -86,8 +94,10 @@ class ClusterReports:
             role: Literal["leader", "follower", "candidate", "unknown"]
             match_index: int | None
             peer = peers.get(node.name)
+            level = peer.level if peer else None
             if node.name == services.me.name:
                 role, match_index = replica.role, replica.last_index
+                level = services.state.supported_level
             elif node.name == replica.leader:
                 role, match_index = "leader", peer.match_index if peer else None
             else:
@@ -104,6 +114,7 @@ class ClusterReports:
                     match_index=match_index,
                     last_contact_ms=None if age_s is None else round(age_s * 1000),
                     standing=self._standing(node.name, peer),
+                    supported_level=level,
                 )
             )
         return views

@@ -44,6 +44,8 @@ def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballErro
             return Unavailable(str(error), retry_after_ms=ELECTION_MS, leader=leader_url)
         case consensus.NotCaughtUp():
             return NotCaughtUp(str(error), retry_after_ms=RETRY_MS)
+        case consensus.LevelTooLow():
+            return Conflict(str(error))
         case consensus.Overloaded() | consensus.Expired() | consensus.TooManyReads():
             return Overloaded(str(error), retry_after_ms=RETRY_MS)
         case consensus.DiskFull():

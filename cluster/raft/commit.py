@@ -8,7 +8,9 @@ the entries. Sources are asked at the very moment an entry is put together, so t
 Who brings new work asks `congested` first: what came before must not wait for long, and what
 finishes it must have its place. So a busy node refuses the work that it has not begun, and is left
 with what it has. Waiting is measured where it ends, at the verdict, so a saturated event loop or
-a disk that is slow counts as much as a long queue.
+a disk that is slow counts as much as a long queue. While more waits than one entry takes, the pace
+at which entries drain the queue tells how long what comes now would have to wait: else a crowd
+would be let in before the first of it had waited for long.
 
 Every proposal ends: with its verdict, or with one of the errors of `errors`. Definite errors mean
 that it was not and will not be applied; only OutcomeUnknown leaves that open.
@@ -38,10 +40,14 @@ from timeball.cluster.raft.settings import MAX_ENTRY_WEIGHT, CommitSettings
 Verdict: TypeAlias = "asyncio.Future[object]"
 Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Proposer]]]
 Encode: TypeAlias = Callable[[int, Sequence[Any]], bytes]
+Objection: TypeAlias = Callable[[Any], ConsensusError | None]
 
 _PENDING_SHARE = 0.5
 """What waiting proposals may take of an entry while sources want a part of it."""
 
+
+_PACE_SHARE = 0.3
+"""What the latest entry counts in the pace at which the queue is drained."""
 
 _FAULT_PAUSE_S = 0.05
 
@@ -64,6 +70,10 @@ class _Written(msgspec.Struct):
     index: int
     term: int
     proposals: list[_Proposal]
+    room: int
+    """What it took out of the queue."""
+    crowded: bool
+    """Whether more was left in the queue: the next entry follows as soon as it can."""
 
 
 def _room(weight: int) -> int:
@@ -77,7 +87,8 @@ class GroupCommit(Observer):
     """Gathers the operations of one node while it leads.
 
     `encode(log_time_ms, ops)` makes an entry, `wall_clock_ms` reads the wall clock, and
-    `last_log_time` tells the log time of the last entry that the state has applied.
+    `last_log_time` tells the log time of the last entry that the state has applied. `objection`
+    tells why an operation must not be proposed, if it must not; by default nothing is refused.
     """
 
     def __init__(
@@ -89,6 +100,7 @@ class GroupCommit(Observer):
         *,
         last_log_time: Callable[[], int],
         clock: Callable[[], float],
+        objection: Objection = lambda _op: None,
     ) -> None:
         settings.validate()
         self._replica = replica
@@ -97,11 +109,21 @@ class GroupCommit(Observer):
         self._settings = settings
         self._last_log_time = last_log_time
         self._clock = clock
+        self._objection = objection
         self._sources: list[Source] = []
         self._pending: deque[_Proposal] = deque()
         self._pending_bytes = 0
         self._pending_room = 0
         self._in_flight: deque[_Written] = deque()
+        self._in_flight_room = 0
+        self._pace = 0.0
+        """Room that entries take out of a crowded queue, per second."""
+        self._paced_at = float("-inf")
+        self._drained = 0
+        """Room taken out since `_applied_at`, when the last entry was applied."""
+        self._applied_at = float("-inf")
+        self._crowded = False
+        """Whether the entry applied last left something in the queue."""
         self._log_time_ms = 0
         self._leading: int | None = None
         self._woken = False
@@ -127,10 +149,16 @@ class GroupCommit(Observer):
             or 2 * self._pending_bytes > settings.max_pending_bytes
         ):
             return True
+        now = self._clock()
+        waiting = self._pending_room + self._in_flight_room
+        if waiting > self._pace * settings.max_wait_s and now - self._paced_at < (
+            settings.deadline_s
+        ):
+            return True
         oldest = self._in_flight[0].proposals if self._in_flight else self._pending
         if not oldest:
             return False
-        return oldest[0].deadline - settings.deadline_s < self._clock() - settings.max_wait_s
+        return oldest[0].deadline - settings.deadline_s < now - settings.max_wait_s
 
     def add_source(self, source: Source) -> None:
         """Ask `source(log_time_ms)` for operations whenever an entry is put together.
@@ -156,6 +184,8 @@ class GroupCommit(Observer):
         settings = self._settings
         if self._leading is None:
             verdict.set_exception(NotLeader(self._leader_elsewhere()))
+        elif (error := self._objection(op)) is not None:
+            verdict.set_exception(error)
         elif (
             len(self._pending) >= settings.max_pending
             or self._pending_bytes + size > settings.max_pending_bytes
@@ -194,10 +224,11 @@ class GroupCommit(Observer):
             return
         self._woken = False
         self._log_time_ms = max(self._log_time_ms, self._last_log_time(), self._wall_clock_ms())
+        waiting = self._pending_room
         try:
             proposals = self._gather()
             if proposals:
-                self._write(proposals)
+                self._write(proposals, waiting)
         except BaseException:
             self._not_before = self._clock() + _FAULT_PAUSE_S  # a lasting fault must not spin
             raise
@@ -240,6 +271,9 @@ class GroupCommit(Observer):
         try:
             for source in self._sources:
                 for op, weight, verdict in source(self._log_time_ms):
+                    if (error := self._objection(op)) is not None:
+                        verdict.set_exception(error)
+                        continue
                     proposal = _Proposal(op, _room(weight), 0, verdict, deadline)
                     if proposal.room > room:
                         self._join_queue(proposal)
@@ -269,8 +303,11 @@ class GroupCommit(Observer):
         self._pending_bytes += sum(p.size for p in proposals)
         self._pending_room += sum(p.room for p in proposals)
 
-    def _write(self, proposals: list[_Proposal]) -> None:
-        """Write as many of them as fit into one entry; the others wait in front."""
+    def _write(self, proposals: list[_Proposal], waiting: int) -> None:
+        """Write as many of them as fit into one entry; the others wait in front.
+
+        `waiting` is the room of the queue before they were taken from it.
+        """
         entry = self._encoded(proposals)
         limit = self._settings.max_entry_bytes
         while len(entry) > limit and len(proposals) > 1:
@@ -294,7 +331,9 @@ class GroupCommit(Observer):
         except BaseException:
             self._fail(proposals, OutcomeUnknown("the entry was not written in full"))
             raise
-        self._in_flight.append(_Written(index, term, proposals))
+        room = max(0, waiting - self._pending_room)
+        self._in_flight.append(_Written(index, term, proposals, room, bool(self._pending)))
+        self._in_flight_room += room
         self._not_before = self._clock() + self._settings.spacing_s
         self.entries += 1
         self.operations += len(proposals)
@@ -313,6 +352,7 @@ class GroupCommit(Observer):
         if not self._in_flight or self._in_flight[0].index != index:
             return
         written = self._in_flight.popleft()
+        self._measure_pace(written)
         assert written.term == term, "another leader's entry has taken the place of ours"
         verdicts = applied.verdicts
         assert len(verdicts) == len(written.proposals), "one verdict for each operation"
@@ -320,6 +360,23 @@ class GroupCommit(Observer):
             if not proposal.verdict.done():
                 proposal.verdict.set_result(verdict)
         self._schedule()
+
+    def _measure_pace(self, written: _Written) -> None:
+        """One more entry is applied; the time since the last one counts if the queue was crowded
+        all that time."""
+        self._in_flight_room -= written.room
+        now = self._clock()
+        if self._crowded:
+            self._drained += written.room
+            took = now - self._applied_at
+            if took > 0:
+                pace = self._drained / took
+                known = now - self._paced_at < self._settings.deadline_s
+                self._pace += (pace - self._pace) * (_PACE_SHARE if known else 1)
+                self._paced_at = now
+        if now > self._applied_at:
+            self._applied_at, self._drained = now, 0
+        self._crowded = written.crowded
 
     def on_leadership(self, term: int | None) -> None:
         self._leading = term
@@ -337,6 +394,8 @@ class GroupCommit(Observer):
         for written in self._in_flight:
             self._fail(written.proposals, OutcomeUnknown(reason))
         self._in_flight.clear()
+        self._in_flight_room = 0
+        self._crowded = False
         self._fail(self._pending, NotLeader(self._leader_elsewhere()))
         self._pending.clear()
         self._pending_bytes = self._pending_room = 0

@@ -27,7 +27,8 @@ class Consensus:
     """A member of the cluster, from `start` to `stop`; see `interface.Replica` for its use.
 
     `members` maps the name of each member, this node's too, to its host and port. `clock` is
-    monotonic, in seconds. Without `network` and `disk` it uses TCP and the real disk.
+    monotonic, in seconds. `level` is the highest feature level that this node supports. Without
+    `network` and `disk` it uses TCP and the real disk.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Consensus:
         *,
         clock: Callable[[], float],
         rng: random.Random,
+        level: int = 1,
         network: Network | None = None,
         disk: Disk | None = None,
     ) -> None:
@@ -53,6 +55,7 @@ class Consensus:
         self._settings = settings
         self._clock = clock
         self._rng = rng
+        self._level = level
         self._cluster_id = cluster_id(settings.cluster, members)
         self._network = network or TcpNetwork(
             node_name,
@@ -80,8 +83,8 @@ class Consensus:
     async def start(self) -> None:
         """Load what is on disk and join the cluster.
 
-        Raises Damaged or Misconfigured when this data directory must not be used, and OSError
-        when the address cannot be bound.
+        Raises Damaged or Misconfigured when this data directory must not be used, Halted when a
+        newer release is needed for it, and OSError when the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -108,6 +111,7 @@ class Consensus:
             self.stats,
         )
         self._engine.fsync_observers = self.observe_fsync
+        self._engine.level = self._level
         try:
             await self._network.start(self._engine.link)
         except BaseException:
@@ -247,16 +251,16 @@ class Consensus:
         engine, now = self._running, self._clock()
         statuses = []
         for peer in engine.others:
-            match_index = age = share = None
+            match_index = age = share = level = None
             if engine.leadership is not None:
                 progress = engine.leadership.progress(peer)
                 match_index, age = progress.match, now - progress.last_response
                 share = progress.snapshot_share
+                level = progress.level if engine.connected(peer) else None
             standing, incarnation = engine.membership.of(peer)
+            connected = engine.connected(peer)
             statuses.append(
-                PeerStatus(
-                    peer, engine.connected(peer), match_index, age, standing, incarnation, share
-                )
+                PeerStatus(peer, connected, match_index, age, standing, incarnation, share, level)
             )
         return statuses
 

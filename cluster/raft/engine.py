@@ -163,6 +163,8 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self.clock = clock
         self.stats = stats
         self.halted: str | None = None
+        self.level = 1
+        """The highest feature level of this node's release; leaders are told."""
         self.leadership: Leadership | None = None
         self.known_commit_index = 0
         """The highest position that a leader has told to be committed, here or not yet here."""

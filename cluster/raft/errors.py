@@ -2,6 +2,7 @@
 
 ConsensusError
 ├── NotLeader         definite: nothing was proposed, ask the leader
+├── LevelTooLow       definite: the operation needs a feature level that not all nodes support
 ├── Overloaded        definite: operations wait for too long or are too many, nothing was proposed
 ├── Expired           definite: the deadline passed while the proposal still waited
 ├── DiskFull          definite: this node's disk has no room for more, nothing was proposed
@@ -31,6 +32,18 @@ class NotLeader(ConsensusError):
     def __init__(self, leader: str | None) -> None:
         super().__init__(f"not the leader; the leader is {leader or 'unknown'}")
         self.leader = leader
+
+
+class LevelTooLow(ConsensusError):
+    """An operation needs a higher feature level than the cluster's; nothing was proposed."""
+
+    def __init__(self, operation: str, needed: int, level: int) -> None:
+        super().__init__(
+            f"{operation} needs feature level {needed}; the cluster is at level {level} until"
+            " every node runs a release that supports more"
+        )
+        self.needed = needed
+        self.level = level
 
 
 class Overloaded(ConsensusError):

@@ -197,6 +197,8 @@ class Following:
                     return
                 storage.lower_mark(snapshot.position.index)  # the last that may find no room
                 remains = loading.finish()
+            except NotImplementedError as error:
+                raise Halted(f"the leader's snapshot cannot be loaded: {error}") from error
             except DiskFull:
                 self._must_live()
                 self._end_installation()

@@ -45,7 +45,10 @@ class Loading(Protocol):
     """A dump that is being loaded; each step costs a bounded time."""
 
     def add(self, chunk: bytes) -> None:
-        """Take the next chunk; ValueError when it is damaged."""
+        """Take the next chunk; ValueError when it is damaged.
+
+        NotImplementedError when it is sound, and only a newer release can load it.
+        """
 
     def finish(self) -> Iterable[None]:
         """Replace the state; ValueError, and no change, when something is missing.
@@ -68,7 +71,7 @@ class StateMachine(Protocol):
         """
 
     def load(self, chunks: Iterable[bytes]) -> None:
-        """Replace the state by a dumped one, all or nothing; ValueError when it is damaged."""
+        """Replace the state by a dumped one, all or nothing; raises as `Loading` does."""
 
     def loading(self) -> Loading:
         """Begin to load a dump, while the present state goes on until it is replaced."""
@@ -116,6 +119,8 @@ class PeerStatus(msgspec.Struct, frozen=True):
     incarnation: int | None = None
     snapshot_share: float | None = None
     """How much of a snapshot the leader has sent it and knows to have arrived, 0 to 1."""
+    level: int | None = None
+    """The feature level that it supports, if a leader has heard it since it is connected."""
 
 
 class Replica(Protocol):

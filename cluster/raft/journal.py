@@ -257,8 +257,16 @@ class Journal:
             self._read_segment(self._directory / name, log)
         if names:
             self._read_last(self._directory / names[-1], log, vouched, cutting)
+        self._secure()
         self._last_index = self._durable_index = log.last_index
         self._last_term = self._durable_term = log.last_term
+
+    def _secure(self) -> None:
+        """Make durable what was read: a process that died between writing and syncing has left
+        its last batch, or the name of a segment, in the kernel's memory alone."""
+        if self._segments:
+            self._segments[-1].file.sync()
+            self._disk.sync_directory(self._directory)
 
     @property
     def empty(self) -> bool:

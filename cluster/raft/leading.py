@@ -258,6 +258,7 @@ class Leadership:
         if not self._recognise(progress, reply):
             return
         progress.last_response = engine.clock()
+        progress.level = reply.level
         self.rounds.heard(peer, reply.round)
         if not reply.accepted:
             if progress.refused(reply, self._next_try(reply)):

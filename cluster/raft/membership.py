@@ -101,10 +101,10 @@ class Membership:
         hint_term: int = 0,
         round_number: int = 0,
     ) -> AppendReply:
-        """An answer to a leader, with whose it is and whether it counts."""
-        who = (self._storage.metadata.incarnation, self.votes)
-        term = self._engine.term
-        return AppendReply(term, accepted, index, hint_index, hint_term, round_number, *who)
+        """An answer to a leader, with whose it is, whether it counts, and its feature level."""
+        engine = self._engine
+        who = (self._storage.metadata.incarnation, self.votes, engine.level)
+        return AppendReply(engine.term, accepted, index, hint_index, hint_term, round_number, *who)
 
     def snapshot_reply(self, index: int, received: int, installed: bool) -> SnapshotReply:
         """The same for a piece of a snapshot."""

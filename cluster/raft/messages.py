@@ -76,6 +76,8 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Repeats the request's, or the highest of the requests that this answers."""
     incarnation: int = 0
     votes: bool = True
+    level: int = 1
+    """The highest feature level that the sender's release supports."""
 
 
 class SnapshotChunk(msgspec.Struct, frozen=True, array_like=True, tag=7):

@@ -42,6 +42,8 @@ class Progress:
         self.next = next_index
         self.state = PROBING
         self.last_response = now
+        self.level: int | None = None
+        """The feature level that the follower supports; None until it has said so."""
         self.sent_at = float("-inf")
         """When the last message left."""
         self.commit_sent = 0
@@ -97,6 +99,7 @@ class Progress:
     def restart(self, next_index: int) -> None:
         """The connection is new: the follower may have lost everything, so nothing counts."""
         self.match = 0
+        self.level = None
         self.become_probing(next_index)
 
     def become_probing(self, next_index: int) -> None:

@@ -62,7 +62,7 @@ class Storage:
     def open(self, cluster_id: str, node: str, machine: StateMachine) -> None:
         """Load what is there into the state machine and the log.
 
-        Raises Damaged or Misconfigured when the node must not start.
+        Raises Damaged, Misconfigured or Halted when the node must not start.
         """
         self._lock = self._disk.lock(self._directory)
         self.snapshots.clean()
@@ -89,6 +89,8 @@ class Storage:
                 continue
             try:
                 machine.load(found.chunks())
+            except NotImplementedError as error:
+                raise Halted(f"{found.path} cannot be loaded: {error}") from error
             except ValueError as error:
                 damages.append(Damaged(found.path, f"the state machine refused it: {error}"))
                 continue

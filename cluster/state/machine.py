@@ -14,6 +14,7 @@ import msgspec
 from timeball.cluster.state import jobs, leases, limits, listing, restore, snapshot
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
+    SUPPORTED_LEVEL,
     AdvanceTimetables,
     CancelJobs,
     Claim,
@@ -23,11 +24,13 @@ from timeball.cluster.state.operations import (
     Expire,
     Fail,
     Lead,
+    RaiseLevel,
     Release,
     Replay,
     Start,
     Succeed,
     decode_entry,
+    level_of,
 )
 from timeball.cluster.state.records import (
     Counters,
@@ -66,6 +69,13 @@ def _lead(store: Store, operation: Lead) -> str | None:
     return None
 
 
+def _raise_level(store: Store, operation: RaiseLevel) -> bool:
+    if store.level != operation.current or operation.level <= store.level:
+        return False
+    store.level = operation.level
+    return True
+
+
 _RULES: dict[type, Callable[[Store, Any], object]] = {
     CreateJobs: jobs.create_jobs,
     CancelJobs: jobs.cancel_jobs,
@@ -78,6 +88,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     AdvanceTimetables: jobs.advance_timetables,
     Replay: leases.replay,
     Lead: _lead,
+    RaiseLevel: _raise_level,
 }
 
 
@@ -88,9 +99,13 @@ class StateMachine:
     and are others after `load`: fetch them anew each time.
     """
 
-    def __init__(self) -> None:
-        """An empty state, before the first entry of the log (index 1 or higher)."""
+    def __init__(self, supported_level: int = SUPPORTED_LEVEL) -> None:
+        """An empty state, before the first entry of the log (index 1 or higher).
+
+        `supported_level` is the highest feature level that it may come to.
+        """
         self._store = Store()
+        self.supported_level = supported_level
         self.halted: str | None = None
         """Why no further entry is applied; None while all is well."""
 
@@ -119,10 +134,12 @@ class StateMachine:
         return None
 
     def _apply(self, index: int, entry: Entry) -> Applied:
-        self.halted = _beyond_limits(index, entry)
+        store = self._store
+        self.halted = _beyond_limits(index, entry) or _beyond_level(
+            index, entry, store.level, self.supported_level
+        )
         if self.halted is not None:
             return Applied(self.halted, [], [])
-        store = self._store
         store.begin_entry(index, entry.log_time_ms)
         verdicts = [_RULES[type(operation)](store, operation) for operation in entry.operations]
         trim(store)
@@ -132,6 +149,11 @@ class StateMachine:
     def settings(self) -> ClusterSettings:
         """The cluster's settings, as the latest leader gave them."""
         return self._store.settings
+
+    @property
+    def level(self) -> int:
+        """The feature level at which the cluster stands."""
+        return self._store.level
 
     @property
     def log_time_ms(self) -> int:
@@ -229,7 +251,10 @@ class StateMachine:
         return dump
 
     def load(self, chunks: Iterable[bytes]) -> None:
-        """Become the state of a dump. Raises `ValueError`, unchanged, if it is not sound."""
+        """Become the state of a dump. Raises `ValueError`, unchanged, if it is not sound.
+
+        Raises `restore.LevelTooHigh` if this release does not support its feature level.
+        """
         loading = self.loading()
         for chunk in chunks:
             loading.add(chunk)
@@ -238,7 +263,7 @@ class StateMachine:
 
     def loading(self) -> Loading:
         """Begin to load a dump, while this state goes on."""
-        return Loading(self._become)
+        return Loading(self._become, self.supported_level)
 
     def _become(self, store: Store) -> Store:
         """Hold another state; the one before is returned."""
@@ -254,12 +279,13 @@ class StateMachine:
 class Loading:
     """A dump that is being loaded, a chunk at a time."""
 
-    def __init__(self, become: Callable[[Store], Store]) -> None:
+    def __init__(self, become: Callable[[Store], Store], supported_level: int) -> None:
         self._become = become
-        self._loader = restore.Loader()
+        self._loader = restore.Loader(supported_level)
 
     def add(self, chunk: bytes) -> None:
-        """Take the next chunk. Raises `ValueError` if it is not sound."""
+        """Take the next chunk. Raises `ValueError` if it is not sound, and
+        `restore.LevelTooHigh` if this release does not support its feature level."""
         self._loader.add(chunk)
 
     def finish(self) -> Iterator[None]:
@@ -268,6 +294,32 @@ class Loading:
         What remains to be done, to let go of the state before, is to iterate over the answer.
         """
         return restore.dismantle(self._become(self._loader.store()))
+
+
+def _beyond_level(index: int, entry: Entry, level: int, supported: int) -> str | None:
+    """Why an entry must not be applied at this feature level, or not by this release.
+
+    An operation above the level is a defect of its proposer. Releases that know it could
+    apply it, older ones could not: so all stop alike.
+    """
+    for operation in entry.operations:
+        needed = level_of(operation)
+        if needed > level:
+            return (
+                f"entry {index}: {type(operation).__name__} needs feature level {needed}; the"
+                f" cluster is at level {level}, and this release supports level {supported}"
+            )
+        if (
+            isinstance(operation, RaiseLevel)
+            and operation.current == level
+            and operation.level > supported
+        ):
+            return (
+                f"entry {index} raises the cluster to feature level {operation.level}; this"
+                f" release supports level {supported}: run one here that supports"
+                f" level {operation.level}"
+            )
+    return None
 
 
 def _beyond_limits(index: int, entry: Entry) -> str | None:

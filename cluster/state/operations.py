@@ -9,11 +9,16 @@ the same state under newer code.
 An operation says everything that its effect depends on. Time comes from the
 entry's log-time, timetables are evaluated by the leader and travel as instants;
 applying an operation reads nothing else.
+
+`LEVELS` says which *feature level* each operation needs. A release supports all levels up to
+`SUPPORTED_LEVEL`; the state stands at one of them, and rises by `RaiseLevel` alone. An
+operation above the state's level is not proposed, and is never applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -225,6 +230,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Jobs whose create request is remembered by request id, at most."""
     claim_memory: int = 100_000
     """Leases whose claim is remembered by request id, at most."""
+    keep_finished_bytes: int = 268_435_456
+    """Of payloads, results and errors of what is finished; see `sizes.kept_bytes`."""
+    keep_dead_bytes: int = 268_435_456
+    """The same of dead letters."""
 
 
 class Lead(Operation, frozen=True, tag=11):
@@ -235,6 +244,17 @@ class Lead(Operation, frozen=True, tag=11):
 
     leader: str
     settings: ClusterSettings
+
+
+class RaiseLevel(Operation, frozen=True, tag=12):
+    """Raise the cluster's feature level. Verdict: bool (raised or not).
+
+    Only if the state's level still is `current`, and to a higher one. Operations of the new
+    level may follow from the next entry on; a node that does not support it stops here.
+    """
+
+    current: int
+    level: int
 
 
 AnyOperation = (
@@ -249,7 +269,29 @@ AnyOperation = (
     | AdvanceTimetables
     | Replay
     | Lead
+    | RaiseLevel
 )
+
+LEVELS: Final[dict[type[Operation], int]] = {
+    CreateJobs: 1,
+    CancelJobs: 1,
+    Claim: 1,
+    Start: 1,
+    Succeed: 1,
+    Fail: 1,
+    Release: 1,
+    Expire: 1,
+    AdvanceTimetables: 1,
+    Replay: 1,
+    Lead: 1,
+    RaiseLevel: 1,
+}
+"""The feature level that each operation needs."""
+
+FIRST_LEVEL = 1
+"""Where a new cluster begins."""
+SUPPORTED_LEVEL = 1
+"""The highest level that this release supports."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -257,6 +299,15 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     log_time_ms: int
     operations: list[AnyOperation]
+
+
+def level_of(operation: Operation) -> int:
+    """The feature level that an operation needs.
+
+    A field that a later release adds to one of them needs a level too, wherever it differs
+    from its default: releases that do not know it would read over it.
+    """
+    return LEVELS[type(operation)]
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -10,7 +10,7 @@ import msgspec
 
 from timeball.cluster.state import limits
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
-from timeball.cluster.state.operations import NUMBERED_PER_ENTRY
+from timeball.cluster.state.operations import FIRST_LEVEL, NUMBERED_PER_ENTRY
 from timeball.cluster.state.records import (
     Counters,
     Execution,
@@ -21,6 +21,7 @@ from timeball.cluster.state.records import (
     QueueCounts,
     Recurrence,
 )
+from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.snapshot import (
     CLAIMS,
     DEAD,
@@ -51,6 +52,10 @@ _SCHEDULED = ExecutionState.SCHEDULED
 _ACTIVE = JobState.ACTIVE
 
 
+class LevelTooHigh(NotImplementedError):
+    """A dump is of a feature level that this release does not support; not a damage."""
+
+
 def _refuse(why: str) -> NoReturn:
     raise ValueError(f"state dump: {why}")
 
@@ -79,8 +84,9 @@ _records: dict[int, msgspec.msgpack.Decoder[Any]] = {
 class Loader:
     """Builds a store from chunks in the order in which a dump gives them."""
 
-    def __init__(self) -> None:
+    def __init__(self, supported_level: int) -> None:
         self._store = Store()
+        self._supported_level = supported_level
         self._kind = -1
         self._counts = dict.fromkeys(range(QUEUES, END), 0)
         self._highest_number = 0
@@ -93,7 +99,8 @@ class Loader:
         self._ended_jobs = 0
 
     def add(self, chunk: bytes) -> None:
-        """Take the next chunk. Raises `ValueError` if it is damaged, out of place or not sound."""
+        """Take the next chunk. Raises `ValueError` if it is damaged, out of place or not sound,
+        and `LevelTooHigh` if the dump is for a newer release."""
         try:
             self._chunk(chunk)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -177,6 +184,11 @@ class Loader:
     def _header(self, header: Header) -> None:
         if header.magic != MAGIC:
             _refuse("not a dump of Timeball's state")
+        if header.level > self._supported_level:
+            raise LevelTooHigh(
+                f"the state is at feature level {header.level}; this release supports level"
+                f" {self._supported_level}: run one here that supports level {header.level}"
+            )
         if header.version != VERSION:
             _refuse(f"version {header.version} is not {VERSION}")
         if header.applied_index < 0 or not 0 <= header.log_time_ms <= limits.MAX_TIME_MS:
@@ -184,6 +196,9 @@ class Loader:
         store = self._store
         store.applied_index = header.applied_index
         store.log_time_ms = header.log_time_ms
+        if header.level < FIRST_LEVEL:
+            _refuse(f"there is no feature level {header.level}")
+        store.level = header.level
         store.settings = header.settings
         if len(header.counters) > len(fields(Counters)):
             _refuse("totals that are not known here")
@@ -331,6 +346,7 @@ class Loader:
         if ended is None or ended.finished_ms != finished_ms or finished_ms < previous:
             _refuse(f"retention holds {job_id}-{nominal_ms}, which has not ended so")
         store.finished.append(ended)
+        store.finished_bytes += kept_bytes(ended.job if isinstance(ended, EndedJob) else ended)
 
     def _dead_place(self, place: tuple[int, int]) -> None:
         store = self._store
@@ -341,6 +357,7 @@ class Loader:
             _refuse(f"retention holds {place[0]}-{place[1]} out of order")
         self._last_death_ms = execution.finished_ms
         store.dead[execution] = None
+        store.dead_bytes += kept_bytes(execution)
 
     def _share_with_job(self, record: KeyRecord) -> None:
         """Hold the same objects as the job where they are equal, as after a create."""

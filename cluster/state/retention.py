@@ -1,4 +1,4 @@
-"""Forgetting: what has ended is kept for a while and up to a number, then dropped.
+"""Forgetting: what has ended is kept for a while, up to a number and up to a size, then dropped.
 
 Runs within every entry, by log-time and in small steps, so every node drops the same
 records at the same entry and no entry stalls for it.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from timeball.cluster.state.limits import TRIM_STEP
 from timeball.cluster.state.records import Execution
+from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.store import EndedJob, Store
 
 
 def trim(store: Store) -> None:
-    """Drop what is too old or too many; at most a bounded number of records of each kind.
+    """Drop what is too old, too many or too large; a bounded number of records of each kind.
 
     The bound follows what the entry itself touched, so that no rate outruns it.
     """
@@ -27,28 +28,33 @@ def trim(store: Store) -> None:
 
 
 def _trim_finished(store: Store, steps: int) -> None:
-    finished = store.finished
-    surplus = min(len(finished) - store.settings.keep_finished, steps)
-    for _ in range(surplus):
-        _drop(store, finished.popleft())
-    newest_gone_ms = store.log_time_ms - store.settings.keep_finished_ms
-    for _ in range(steps - max(surplus, 0)):
-        if not finished or finished[0].finished_ms > newest_gone_ms:
+    finished, settings = store.finished, store.settings
+    newest_gone_ms = store.log_time_ms - settings.keep_finished_ms
+    for _ in range(min(steps, len(finished))):
+        if (
+            len(finished) <= settings.keep_finished
+            and store.finished_bytes <= settings.keep_finished_bytes
+            and finished[0].finished_ms > newest_gone_ms
+        ):
             return
         _drop(store, finished.popleft())
 
 
 def _drop(store: Store, ended: Execution | EndedJob) -> None:
     if type(ended) is Execution:
+        store.finished_bytes -= kept_bytes(ended)
         store.drop_execution(ended)
     else:
         assert isinstance(ended, EndedJob)
+        store.finished_bytes -= kept_bytes(ended.job)
         store.drop_job(ended.job)
 
 
 def _trim_dead(store: Store, steps: int) -> None:
-    dead = store.dead
-    while steps > 0 and len(dead) > store.settings.keep_dead:
+    dead, settings = store.dead, store.settings
+    for _ in range(min(steps, len(dead))):
+        if len(dead) <= settings.keep_dead and store.dead_bytes <= settings.keep_dead_bytes:
+            return
         execution, _ = dead.popitem(last=False)
+        store.dead_bytes -= kept_bytes(execution)
         store.drop_execution(execution)
-        steps -= 1

@@ -1,7 +1,8 @@
 """What an operation takes: how many items, and how many bytes of the log (a quick guess, never
-too low).
+too low); and what an ended execution or job takes of the bytes that are kept.
 
-Group commit limits entries and what waits by it, before anything is encoded.
+Group commit limits entries and what waits by the former, before anything is encoded; retention
+drops records by the latter, which is a part of the replicated rules.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from timeball.cluster.state.operations import (
     Expire,
     Fail,
     Lead,
+    RaiseLevel,
     Release,
     Replay,
     Start,
     Succeed,
 )
+from timeball.cluster.state.records import Execution, Job
+
+KEPT_RECORD = 400
+"""What `kept_bytes` counts for a record without payload, result and errors."""
 
 _HEAD = 256
 """Of the operation as a whole, with names of at most a few dozen characters."""
@@ -42,7 +48,7 @@ def count_items(operation: AnyOperation) -> int:
             return len(named)
         case Start(named) | Release(named) | Expire(named) | Replay(named):
             return len(named)
-        case Lead():
+        case Lead() | RaiseLevel():
             return 1
 
 
@@ -74,3 +80,24 @@ def guess_bytes(operation: AnyOperation) -> int:
             return _HEAD + len(named) * _HOLD
         case Lead():
             return _HEAD * 2
+        case RaiseLevel():
+            return _HEAD
+
+
+def kept_bytes(ended: Execution | Job) -> int:
+    """What an ended execution with its job counts for, or a job that ended without one.
+
+    Its payload, result and error texts, and a flat share for the rest. The executions of a
+    recurring job share its payload and yet count it each: the sum is a bound, not a measure.
+    It stays the same for as long as the record is kept.
+    """
+    if isinstance(ended, Job):
+        return KEPT_RECORD + len(ended.payload)
+    size = KEPT_RECORD + len(ended.job.payload) + len(ended.result)
+    for attempt in ended.attempts or ():
+        size += _text_bytes(attempt.error_type) + _text_bytes(attempt.message)
+    return size
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text) * _CHARACTER

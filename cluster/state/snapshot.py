@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from timeball.cluster.state.operations import (
+    FIRST_LEVEL,
     NUMBERED_PER_ENTRY,
     ClusterSettings,
     Cron,
@@ -57,7 +58,10 @@ _PAIR, _ARRAY_32 = 0x92, 0xDD
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
-    """What the stream is, where in the log it stands, and what is no record."""
+    """What the stream is, where in the log it stands, and what is no record.
+
+    Its fields keep their places for ever, so that each release can tell which level it lacks.
+    """
 
     magic: str
     version: int
@@ -65,6 +69,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
     log_time_ms: int
     settings: ClusterSettings
     counters: tuple[int, ...]
+    level: int = FIRST_LEVEL
 
 
 class QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -211,6 +216,7 @@ class Dump:
                     store.log_time_ms,
                     store.settings,
                     astuple(store.counters),
+                    store.level,
                 ),
             )
         )

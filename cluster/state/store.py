@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
-from timeball.cluster.state.operations import NUMBERED_PER_ENTRY, ClusterSettings, RetryPolicy
+from timeball.cluster.state.operations import (
+    FIRST_LEVEL,
+    NUMBERED_PER_ENTRY,
+    ClusterSettings,
+    RetryPolicy,
+)
 from timeball.cluster.state.records import (
     Counters,
     Execution,
@@ -25,6 +30,7 @@ from timeball.cluster.state.records import (
     JobState,
     QueueCounts,
 )
+from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.transitions import TERMINAL, Event, move
 from timeball.wheel import TimeBuckets
 
@@ -133,6 +139,8 @@ class Store:
 
     def __init__(self) -> None:
         self.settings = ClusterSettings()
+        self.level = FIRST_LEVEL
+        """The feature level of the cluster."""
         self.applied_index = 0
         self.log_time_ms = 0
         self.counters = Counters()
@@ -144,6 +152,8 @@ class Store:
         """What retention drops, in the order in which it ended; dead executions apart."""
         self.dead: OrderedDict[Execution, None] = OrderedDict()
         """Dead executions in the order in which they died."""
+        self.finished_bytes = self.dead_bytes = 0
+        """What both count for, by `sizes.kept_bytes`."""
         # Derived from the records:
         self.pending: TimeBuckets[Execution] = TimeBuckets(_BUCKET_MS)
         self.timetables: TimeBuckets[Job] = TimeBuckets(_BUCKET_MS)
@@ -303,10 +313,12 @@ class Store:
         execution.finished_ms = self.log_time_ms
         if target is _DEAD:
             self.dead[execution] = None
+            self.dead_bytes += kept_bytes(execution)
             counts.dead += 1
             counts.total_dead += 1
         else:
             self.finished.append(execution)
+            self.finished_bytes += kept_bytes(execution)
             if target is _SUCCEEDED:
                 counts.succeeded += 1
                 counts.total_succeeded += 1
@@ -329,6 +341,7 @@ class Store:
         else:
             assert state is _DEAD, "only a dead execution leaves a terminal state"
             del self.dead[execution]
+            self.dead_bytes -= kept_bytes(execution)
             counts.dead -= 1
             execution.finished_ms = 0
 
@@ -341,6 +354,7 @@ class Store:
             self.touched.append(job)
             if not job.executions:
                 self.finished.append(EndedJob(job, self.log_time_ms))
+                self.finished_bytes += kept_bytes(job)
 
     def complete_if_idle(self, job: Job) -> None:
         """Complete an active job of which nothing is to come or under way."""

@@ -47,7 +47,7 @@ RULES = (
         "        deadline_ms = begin_ms + lease_ms\n"
         "        if now_ms is not None:\n"
         "            deadline_ms -= max(now_ms - attempt.claimed_ms, 0)\n",
-        ["test_a_new_leader_gives_every_lease_its_full_length_again"],
+        ["test_leas_09_a_new_leader_gives_every_lease_its_full_length_again"],
     ),
     Mutant(
         "lease-ahead-runs-before-due",

@@ -157,7 +157,7 @@ VOTES = (
     ),
     Mutant(
         "broken-link-counts-for-long",
-        "A follower whose link is broken counts for a shorter time (T2).",
+        "A follower whose link is broken counts for a shorter time (F8).",
         f"{LEADING}::Leadership.has_quorum",
         "settings.leader_fallback_s if linked else settings.broken_link_max_s",
         "settings.leader_fallback_s",

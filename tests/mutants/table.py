@@ -10,6 +10,7 @@ import membership_rules
 import peer_rules
 import read_rules
 import space_rules
+import operation_rules
 import state_rules
 import storage_rules
 
@@ -26,4 +27,5 @@ MUTANTS = (
     *state_rules.RULES,
     *dispatch_rules.RULES,
     *http_rules.RULES,
+    *operation_rules.RULES,
 )

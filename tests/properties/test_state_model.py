@@ -40,6 +40,8 @@ from timeball.cluster.state.operations import (
     encode_entry,
 )
 from timeball.cluster.state.records import ExecutionState, JobState, Outcome
+from timeball.cluster.state.sizes import kept_bytes
+from timeball.cluster.state.store import EndedJob
 from timeball.cluster.state.verdicts import CancelStatus, CreateStatus, JobsCreated, Verdict
 
 EPOCH_MS = 1_764_480_000_000
@@ -434,6 +436,10 @@ class Driver:
         assert all(execution.token == token for token, execution in machine.leased.items())
         dead = [e.hold for e in model.dead]
         assert sorted((e.job.id, e.nominal_ms) for e in machine.list_dead().items) == sorted(dead)
+        store = machine._store
+        ended = [one.job if isinstance(one, EndedJob) else one for one in store.finished]
+        assert store.finished_bytes == sum(map(kept_bytes, ended))
+        assert store.dead_bytes == sum(map(kept_bytes, store.dead))
         kept = Counter((e.job.queue, e.state) for e in model.executions())
         assert set(machine.queues) == {job.queue for job in model.jobs.values()}
         for name, counts in machine.queues.items():

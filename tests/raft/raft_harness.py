@@ -496,12 +496,18 @@ class Cluster:
     def __getitem__(self, name: str) -> Member:
         return self.members[name]
 
+    def new_machine(self, name: str) -> Any:
+        return ListMachine()
+
+    def joined(self, member: Member) -> None:
+        """Called for a member that is put together and not yet started."""
+
     async def start(self, *names: str, observers: Iterable[Observer] = ()) -> Cluster:
         for name in names or self.members:
             member = self.members[name]
             assert not member.up
             member.endpoint = Endpoint(self.wire, name)
-            member.machine = ListMachine()
+            member.machine = self.new_machine(name)
             member.recorder = Recorder()
             member.consensus = Consensus(
                 name,
@@ -512,11 +518,13 @@ class Cluster:
                 self.settings,
                 clock=self.loop.time,
                 rng=random.Random(self.rng.random()),
+                level=getattr(member.machine, "supported_level", 1),
                 network=member.endpoint,
                 disk=member.disk,
             )
             for observer in (member.recorder, *observers):
                 member.consensus.add_observer(observer)
+            self.joined(member)
             await member.consensus.start()
             member.up = True
         return self

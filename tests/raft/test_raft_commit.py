@@ -14,6 +14,7 @@ from timeball.cluster.raft.errors import (
     ConsensusError,
     EntryTooLarge,
     Expired,
+    LevelTooLow,
     NotLeader,
     OutcomeUnknown,
     Overloaded,
@@ -243,7 +244,7 @@ async def test_what_waits_in_the_queue_alone_makes_new_work_unwelcome_too():
 
 
 @virtual
-async def test_half_of_the_queue_is_kept_for_what_ends_work():
+async def test_oper_07_half_of_the_queue_is_kept_for_what_ends_work():
     for settings, size in ({"max_pending": 6}, 1), ({"max_pending_bytes": 6000}, 1000):
         bench = Bench(**settings)
         for _ in range(3):
@@ -253,6 +254,84 @@ async def test_half_of_the_queue_is_kept_for_what_ends_work():
         assert bench.commit.congested
         reports = [bench.commit.propose("report", size=size) for _ in range(2)]
         assert not any(report.done() for report in reports)
+
+
+@virtual
+async def test_oper_07_a_crowd_is_let_in_only_as_far_as_the_queue_drains_in_time():
+    """A node whose entries hold 100 and take 0.1 s is offered 5,000 a second for 10 s."""
+    bench = Bench(entry_weight=100, max_in_flight=1)
+    loop, waits = bench.loop, []
+
+    async def work():
+        while True:
+            await asyncio.sleep(0.1)
+            if bench.replica.applied < len(bench.replica.log):
+                bench.replica.commit()
+
+    def told(began):
+        return lambda future: waits.append((began, loop.time() - began, future.exception()))
+
+    working = loop.create_task(work())
+    for _ in range(1_000):
+        for _ in range(50):
+            if not bench.commit.congested:
+                bench.commit.propose("create").add_done_callback(told(loop.time()))
+        await asyncio.sleep(0.01)
+    offered_until = loop.time()
+    while bench.commit.congested:  # noqa: ASYNC110 — a client that tries again
+        await asyncio.sleep(0.01)
+    assert loop.time() - offered_until < 1, "it recovers at once"
+    await asyncio.sleep(5)
+    working.cancel()
+    assert {error for _, _, error in waits} == {None}
+    assert len(waits) > 0.9 * 10_000, "the node is kept busy"
+    assert max(wait for began, wait, _ in waits if began > waits[0][0] + 2) < 0.8
+    assert max(wait for _, wait, _ in waits) < 2, "before the pace is known, too"
+
+
+async def a_bench_whose_pace_is_known() -> Bench:
+    """Its entries hold 10 and take 0.1 s each; nothing waits any more."""
+    bench = Bench(entry_weight=10, max_in_flight=1)
+    for _ in range(30):
+        bench.commit.propose("create")
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+        bench.replica.commit()
+    return bench
+
+
+@virtual
+async def test_a_burst_is_judged_by_the_pace_that_was_known_before():
+    bench = await a_bench_whose_pace_is_known()
+    taken = 0
+    while not bench.commit.congested:
+        bench.commit.propose("create")
+        taken += 1
+    assert taken in (50, 51), "half a second's worth"
+    await turn()
+    assert bench.commit.pending < 45
+    assert bench.commit.congested, "what is written counts until it is committed"
+
+
+@virtual
+async def test_what_was_measured_long_ago_says_nothing_of_a_burst():
+    bench = await a_bench_whose_pace_is_known()
+    await asyncio.sleep(bench.commit._settings.deadline_s)
+    for _ in range(100):
+        assert not bench.commit.congested
+        bench.commit.propose("create")
+
+
+@virtual
+async def test_the_pace_of_entries_that_leave_nothing_behind_is_not_measured():
+    bench = Bench(entry_weight=10, max_in_flight=1)
+    for _ in range(5):
+        bench.commit.propose("create")
+        await asyncio.sleep(0.2)
+        bench.replica.commit()
+    for _ in range(100):
+        assert not bench.commit.congested, "an idle node has done one in 0.2 s, and can do more"
+        bench.commit.propose("create")
 
 
 @virtual
@@ -266,8 +345,8 @@ async def test_a_burst_on_an_idle_node_is_welcome():
         await asyncio.sleep(0.008)
 
 
-@pytest.mark.parametrize("load", [0.8, 1.5, 3])
-def test_overload_is_refused_at_the_door_and_what_was_taken_is_done_in_time(load: float):
+@pytest.mark.parametrize("load", [0.8, 1.5, 3, 5])
+def test_oper_07_overload_is_refused_at_the_door_and_what_was_taken_is_done_in_time(load: float):
     """A node that commits 1,000 operations a second gets 200 reports, and creates for its rest."""
 
     @virtual
@@ -299,12 +378,19 @@ def test_overload_is_refused_at_the_door_and_what_was_taken_is_done_in_time(load
                 else:
                     taken.append(propose("create"))
             await asyncio.sleep(0.01)
+        within_deadline = sum(wait <= 2 for wait in waits)
+        ended = loop.time()
+        while bench.commit.congested:  # noqa: ASYNC110 — a client that tries again
+            await asyncio.sleep(0.01)
+        assert await propose("create after the load")
+        assert loop.time() - ended < 10, "it recovers once the load has ended"
         await asyncio.sleep(5)
         working.cancel()
         assert all(future.exception() is None for future in taken), "nothing was given up"
         assert bool(refused) == (load > 1)
         assert max(waits) < 1.5 * max(1, load) * bench.commit._settings.max_wait_s
         assert len(taken) > 0.75 * min(1, load) * 10_000, "the node is kept busy"
+        assert within_deadline > 0.7 * min(1, load) * 10_000, "for clients that still wait"
 
     run()
 
@@ -675,3 +761,19 @@ async def test_raft12_what_a_cut_off_leader_called_undone_is_undone_after_the_he
     done = {op for entry in cluster.leader.machine.entries() for op in operations(entry)}
     assert {"before", "after"} <= done
     assert not done & {name for name, error in errors.items() if error is NotLeader}
+
+
+@virtual
+async def test_oper_03_what_must_not_be_proposed_ends_with_its_reason_and_the_others_go_on():
+    bench = Bench()
+    error = LevelTooLow("Tally", 2, 1)
+    bench.commit._objection = lambda op: error if op.startswith("new") else None
+    refused, taken = bench.commit.propose("new one"), bench.commit.propose("old one")
+    assert refused.exception() is error
+    source = Source(("new from a source", 1), ("old from a source", 1))
+    bench.commit.add_source(source)
+    await turn()
+    bench.replica.commit()
+    assert sorted(bench.entries()[0]) == ["old from a source", "old one"]
+    assert taken.result() in ((1, 0), (1, 1))
+    assert source.futures["new from a source"].exception() is error

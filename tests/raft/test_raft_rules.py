@@ -269,6 +269,7 @@ def test_message_tags_and_fields_do_not_change():
                 "round",
                 "incarnation",
                 "votes",
+                "level",
             ),
         ),
         7: ("SnapshotChunk", ("term", "index", "last_term", "size", "offset", "data")),

@@ -121,11 +121,11 @@ async def test_c1_what_nobody_else_holds_is_not_committed_after_a_restart():
     await puppet.settle()
     assert puppet.consensus.commit_index == 2, "no further than the log goes"
     puppet.cluster.kill("a", power_lost=True)
-    await puppet.restart()
+    await puppet.restart(found=False)
     await asyncio.sleep(1)
     term = await puppet.lead()
     last = puppet.consensus.append(b"nobody else holds it")
-    await asyncio.sleep(1)
+    await asyncio.sleep(0.5)
     assert (puppet.consensus.commit_index, puppet.consensus.applied_index) == (0, 0)
     puppet.say("c", AppendReply(term, True, last))
     assert puppet.consensus.commit_index == last
@@ -178,9 +178,9 @@ class WatchedDisk(SimDisk):
         if self.watching:
             self.moments.append(copy.deepcopy((self.files, self.durable)))
 
-    def may_fail(self, action: str) -> None:
+    def may_fail(self, action: str, path: Path) -> None:
         self._note()
-        super().may_fail(action)
+        super().may_fail(action, path)
 
     def replace(self, source: Path, target: Path) -> None:
         self._note()

@@ -168,6 +168,7 @@ class Recorder(Instruments):
         self.steps: list[int] = []
         self.parked: list[int] = []
         self.expired = 0
+        self.taken_over = 0
         self.released = 0
         self.failed: list[str] = []
 
@@ -182,6 +183,9 @@ class Recorder(Instruments):
 
     def leases_expired(self, count):
         self.expired += count
+
+    def leases_taken_over(self, count):
+        self.taken_over += count
 
     def unused_released(self, count):
         self.released += count

@@ -1,0 +1,240 @@
+"""Records a journal that holds something of everything, and what it must come to.
+
+Each release keeps the journals of those before it, and replays them to the same state. Run
+`python tests/golden/record.py 2` to record one for feature level 2; those that are there are
+never recorded anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from timeball.cluster.state.machine import StateMachine
+from timeball.cluster.state.operations import (
+    FIRST_LEVEL,
+    Advance,
+    AdvanceTimetables,
+    AnyOperation,
+    CancelJobs,
+    Claim,
+    ClusterSettings,
+    CreateJobs,
+    Cron,
+    Every,
+    Expire,
+    Fail,
+    Failure,
+    Lead,
+    NewJob,
+    RaiseLevel,
+    Release,
+    Replay,
+    RetryPolicy,
+    Start,
+    Succeed,
+    Success,
+    encode_entry,
+)
+from timeball.wheel import TimeBuckets
+
+HERE = Path(__file__).parent
+EPOCH_MS = 1_764_480_000_000
+ENTRIES = 600
+SETTINGS = ClusterSettings(
+    keep_finished=40,
+    keep_finished_ms=60_000,
+    keep_dead=12,
+    idempotency_window_ms=20_000,
+    idempotency_keys=25,
+    claim_memory_ms=15_000,
+    max_pending=60,
+    request_memory_ms=15_000,
+    request_memory=40,
+    claim_memory=40,
+    keep_finished_bytes=30_000,
+    keep_dead_bytes=9_000,
+)
+POLICIES = [None, RetryPolicy(1), RetryPolicy(2, 500, 300, 4_000, 50), RetryPolicy(3, 100)]
+TIMETABLES = [
+    Every(3_000, EPOCH_MS),
+    Every(7_000, EPOCH_MS, EPOCH_MS + 90_000, "all"),
+    Cron("*/5 * * * *", "Europe/Berlin", 0, "none"),
+]
+
+
+class Recorder:
+    """Makes operations that fit the state, and some that do not."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.machine = StateMachine()
+        self.now_ms = EPOCH_MS
+        self.entries: list[tuple[int, bytes]] = []
+        self.tokens: list[tuple[int, int, int]] = [(4096, EPOCH_MS, 8192)]
+        """Holds that were granted some time, ended or not."""
+
+    def record(self, count: int) -> None:
+        self.apply(1, [Lead("a", SETTINGS)])
+        index = 1
+        while len(self.entries) < count:
+            index += self.rng.choice([1, 1, 1, 2])  # barriers carry nothing for the state
+            self.now_ms += self.rng.choice([0, 1, 5, 40, 300, 1_500])
+            operations = [self.operation(index) for _ in range(self.rng.randint(0, 4))]
+            self.apply(index, operations)
+
+    def apply(self, index: int, operations: list[AnyOperation]) -> None:
+        entry = encode_entry(self.now_ms, operations)
+        applied = self.machine.apply(index, entry)
+        assert applied.halt is None, applied.halt
+        self.entries.append((index, entry))
+        for operation, verdict in zip(operations, applied.verdicts, strict=True):
+            if isinstance(operation, Claim):
+                granted: Any = verdict
+                for (job, nominal_ms), token in zip(operation.executions, granted, strict=True):
+                    if token:
+                        self.tokens.append((job, nominal_ms, token))
+
+    def operation(self, index: int) -> AnyOperation:
+        rng = self.rng
+        match rng.randrange(24):
+            case 0 | 1 | 2 | 3 | 4:
+                jobs = [self.job() for _ in range(rng.randint(0, 4))]
+                return CreateJobs(rng.choice(["", f"r{rng.randrange(200)}"]), jobs)
+            case 5 | 6 | 7 | 8 | 9:
+                due = self.some(upto(self.machine.pending, self.now_ms), 4)
+                named = [(one.job.id, one.nominal_ms) for one in due]
+                if rng.random() < 0.2:
+                    named.append((index * 4096, self.now_ms))
+                worker = f"w{rng.randrange(3)}"
+                return Claim(worker, rng.choice(["", f"c{rng.randrange(99)}"]), 5_000, named)
+            case 10 | 11:
+                return Start(self.holds())
+            case 12 | 13 | 14 | 15:
+                return Succeed(
+                    [Success(*hold, blob(rng, 0, 9, 900), self.now_ms - 3) for hold in self.holds()]
+                )
+            case 16 | 17 | 18:
+                return Fail([self.failure(hold) for hold in self.holds()])
+            case 19:
+                return Release(self.holds())
+            case 20:
+                return Expire([(*hold, rng.random() < 0.3) for hold in self.holds()])
+            case 21:
+                return AdvanceTimetables(list(self.advances()))
+            case 22:
+                dead = self.machine.list_dead(limit=5).items
+                return Replay([(one.job.id, one.nominal_ms) for one in self.some(dead, 2)])
+            case _:
+                if rng.random() < 0.2:
+                    return RaiseLevel(7, FIRST_LEVEL)  # does nothing: it is at no such level
+                if rng.random() < 0.2:
+                    return Lead(rng.choice("abc"), SETTINGS)
+                jobs = self.machine.list_jobs(limit=50).items
+                return CancelJobs([job.id for job in self.some(jobs, 2)] + [12])
+
+    def job(self) -> NewJob:
+        rng = self.rng
+        recurring = rng.random() < 0.1
+        return NewJob(
+            rng.choice(["mail", "bills", "é"]),
+            blob(rng, 0, 20, 300),
+            first_ms=self.now_ms + 1_000 if recurring else rng.choice([0, self.now_ms - 50]),
+            delay_ms=rng.choice([0, 0, 100, 4_000]),
+            timetable=rng.choice(TIMETABLES) if recurring else None,
+            priority=rng.randrange(10),
+            partition_key=rng.choice(["", "tenant-1"]),
+            retry=rng.choice(POLICIES),
+            timeout_ms=rng.choice([0, 9_000]),
+            idempotency_key=rng.choice(["", "", f"k{rng.randrange(60)}"]),
+            fingerprint=rng.choice([b"f", b"g"]),
+        )
+
+    def holds(self) -> list[tuple[int, int, int]]:
+        """Mostly what is held now, and something that was held once."""
+        held = [(one.job.id, one.nominal_ms, token) for token, one in self.machine.leased.items()]
+        chosen = list(self.some(held, 3))
+        if self.rng.random() < 0.3:
+            chosen.append(self.rng.choice(self.tokens))
+        return chosen
+
+    def failure(self, hold: tuple[int, int, int]) -> Failure:
+        rng = self.rng
+        return Failure(
+            *hold,
+            error_type=rng.choice(["", "ValueError"]),
+            message=rng.choice(["", "it failed", "é" * 50]),
+            retry_after_ms=rng.choice([-1, -1, 0, 2_000]),
+            non_retryable=rng.random() < 0.1,
+        )
+
+    def advances(self) -> Iterator[Advance]:
+        for job in self.some(upto(self.machine.timetables, self.now_ms + 5_000), 3):
+            after_ms = job.planned_ms
+            nominals = [after_ms + 1_000 * (1 + step) for step in range(self.rng.randrange(3))]
+            planned_ms = nominals[-1] if nominals else after_ms + 2_000
+            yield Advance(
+                job.id, after_ms, nominals, planned_ms, 1, 2, ended=self.rng.random() < 0.2
+            )
+
+    def some(self, items: Any, most: int) -> list[Any]:
+        found = list(items)
+        return self.rng.sample(found, min(len(found), self.rng.randint(0, most)))
+
+
+def blob(rng: random.Random, *sizes: int) -> bytes:
+    """One byte over and over: large in the state, small in the file."""
+    return rng.randbytes(1) * rng.choice(sizes)
+
+
+def upto(buckets: TimeBuckets[Any], end_ms: int) -> list[Any]:
+    """What stands in buckets up to an instant."""
+    return [item for _, items in buckets.upto(end_ms) for item in items]
+
+
+def outcome(machine: StateMachine) -> dict[str, Any]:
+    """What a replay must come to: the digest, and the totals in words, to compare by eye."""
+    return {
+        "digest": machine.digest(),
+        "level": machine.level,
+        "log_time_ms": machine.log_time_ms,
+        "totals": asdict(machine.counters),
+    }
+
+
+def replay(entries: list[tuple[int, bytes]], machine: StateMachine) -> dict[str, Any]:
+    """Apply all of a journal; its outcome."""
+    for index, entry in entries:
+        applied = machine.apply(index, entry)
+        assert applied.halt is None, applied.halt
+    return outcome(machine)
+
+
+def load(path: Path) -> list[tuple[int, bytes]]:
+    """The entries of a recorded journal with their indexes."""
+    raw = zlib.decompress(base64.b64decode(path.read_text("ascii")))
+    return msgspec.msgpack.decode(raw, type=list[tuple[int, bytes]])
+
+
+def main(level: int) -> None:
+    journal = HERE / f"level-{level}.journal"
+    assert not journal.exists(), "what is recorded stays as it is"
+    recorder = Recorder(seed=level)
+    recorder.record(ENTRIES)
+    content = zlib.compress(msgspec.msgpack.encode(recorder.entries), 9)
+    journal.write_text(base64.encodebytes(content).decode("ascii"), "ascii")
+    text = json.dumps(outcome(recorder.machine), indent=2)
+    journal.with_suffix(".json").write_text(text + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
