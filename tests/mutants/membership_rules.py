@@ -63,8 +63,8 @@ RULES = (
         "joining-disk-calls-itself-a-voter",
         "Each answer tells whether the disk that gives it counts (RAFT-16).",
         f"{MEMBERSHIP}::Membership.append_reply",
-        "(self._storage.metadata.incarnation, self.votes)",
-        "(self._storage.metadata.incarnation, True)",
+        "(self._storage.metadata.incarnation, self.votes,",
+        "(self._storage.metadata.incarnation, True,",
         ["test_a_joining_disk_says_in_every_answer_that_it_does_not_count"],
     ),
     Mutant(

@@ -7,10 +7,10 @@ import election_rules
 import http_rules
 import log_rules
 import membership_rules
+import operation_rules
 import peer_rules
 import read_rules
 import space_rules
-import operation_rules
 import state_rules
 import storage_rules
 
