@@ -1,15 +1,31 @@
 """All safety rules and their mutants, by layer."""
 
 import consensus_rules
+import damage_rules
 import dispatch_rules
+import election_rules
+import http_rules
+import log_rules
+import membership_rules
 import operation_rules
+import peer_rules
+import read_rules
+import space_rules
 import state_rules
 import storage_rules
 
 MUTANTS = (
     *storage_rules.RULES,
+    *log_rules.RULES,
+    *damage_rules.RULES,
+    *space_rules.RULES,
+    *election_rules.RULES,
     *consensus_rules.RULES,
+    *membership_rules.RULES,
+    *peer_rules.RULES,
+    *read_rules.RULES,
     *state_rules.RULES,
     *dispatch_rules.RULES,
+    *http_rules.RULES,
     *operation_rules.RULES,
 )

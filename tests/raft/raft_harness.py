@@ -676,8 +676,11 @@ class Puppet:
     async def installed(self) -> None:
         """Let what was received be installed, or refused."""
         engine = self.node.engine
-        while engine._following._installation is not None and engine.halted is None:  # noqa: ASYNC110
+        for _ in range(10_000):
+            if engine._following._installation is None or engine.halted is not None:
+                return
             await asyncio.sleep(0)
+        raise AssertionError("the installation never ended")
 
     async def settle(self) -> None:
         """Let the node's next turns pass, but no time."""

@@ -32,7 +32,7 @@ from test_raft_storage import (
 from timeball.cluster.raft.disk import RealDisk
 from timeball.cluster.raft.entry import Entry
 from timeball.cluster.raft.errors import Damaged, DiskFull
-from timeball.cluster.raft.metadata import BLANK
+from timeball.cluster.raft.metadata import BLANK, Standing
 from timeball.cluster.raft.padded import MARGIN
 from timeball.cluster.raft.settings import RaftSettings
 from timeball.cluster.raft.storage import Storage
@@ -178,6 +178,22 @@ def test_raft03_a_missing_journal_is_missed_though_a_snapshot_is_there():
     for path in segments(disk):
         del disk.files[path]
     with pytest.raises(Damaged, match="the journal is missing"):
+        opened(disk)
+
+
+@pytest.mark.parametrize("standing", ["voter", "joining", "blank"])
+def test_raft03_a_disk_with_a_vote_has_a_journal_though_nothing_is_in_it(standing: Standing):
+    disk = SimDisk()
+    storage, _ = opened(disk)
+    if standing != BLANK:
+        storage.save_standing(standing, {"a": 1})
+    storage.close()
+    for path in segments(disk):
+        del disk.files[path]
+    if standing == "voter":
+        with pytest.raises(Damaged, match="the journal is missing"):
+            opened(disk)
+    else:
         opened(disk)
 
 

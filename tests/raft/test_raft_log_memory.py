@@ -19,7 +19,7 @@ from test_raft_storage import CLUSTER, DIR, write_snapshot
 from timeball.cluster.raft import storage as storage_module
 from timeball.cluster.raft.entry import Entry
 from timeball.cluster.raft.errors import Damaged
-from timeball.cluster.raft.journal import segment_name
+from timeball.cluster.raft.journal import BATCH_START, encode_record, segment_name
 from timeball.cluster.raft.messages import Append, AppendReply
 from timeball.cluster.raft.settings import RaftSettings
 from timeball.cluster.raft.snapshots import Position
@@ -258,6 +258,49 @@ def test_damage_is_never_read_as_an_entry():
     assert storage.entries_from(11, 1, 1) == [entry(11)]
 
 
+def test_a_record_of_another_place_is_not_read_in_its_place():
+    """A disk may give back what it wrote elsewhere: that is sound, but not what was asked for."""
+    disk = SimDisk()
+    storage = filled(disk, 50)
+    ninth, tenth = (encode_record(entry(index), BATCH_START) for index in (9, 10))
+    raw = next(data.written for data in disk.files.values() if ninth in data.written)
+    at = raw.index(ninth)
+    raw[at : at + len(ninth)] = tenth
+    with pytest.raises(Damaged, match="of entry 9"):
+        storage.entries_from(9, 100, 10_000)
+    storage.close()
+    with pytest.raises(Damaged):
+        filled(disk, 0)
+
+
+def test_a_cut_below_what_memory_holds_leaves_nothing_of_the_old_end():
+    storage = filled(SimDisk(), 50)
+    assert storage.log.held_index > 40
+    storage.save_vote(2, None)
+    storage.append(Entry(b"of term 2", 51, 2))
+    storage.truncate_from(10)
+    assert storage.log.held_index == storage.log.last_index == 9
+    assert storage.log.last_term == 1
+    replaced = [Entry(b"new %d" % index, index, 2) for index in range(10, 30)]
+    for each in replaced:
+        storage.append(each)
+    assert storage.entries_from(10, 100, 10_000) == replaced, "from memory, before any sync"
+    storage.sync()
+    assert storage.journal.read(10, 100, 10_000) == replaced
+    assert storage.journal.read(8, 3, 10_000) == [entry(8), entry(9), replaced[0]]
+
+
+def test_a_segment_that_was_cut_to_nothing_is_filled_before_another_begins():
+    disk = SimDisk()
+    storage = filled(disk, 5, segment_bytes=1)
+    storage.truncate_from(1)
+    storage.append(entry(1))
+    storage.sync()
+    assert storage.journal.forget_to(0) == [], "there is one file of that name, and it is needed"
+    storage.close()
+    assert filled(disk, 0).entries_from(1, 1, 1) == [entry(1)]
+
+
 def test_a_damaged_segment_gets_no_further_entry_and_goes_with_the_next_snapshot():
     disk = SimDisk()
     storage = filled(disk, 50)
@@ -384,6 +427,22 @@ async def test_damage_found_while_a_follower_is_served_is_not_sent_but_repaired_
     cluster.kill(leader.name, power_lost=True)
     await cluster.start(leader.name)
     await cluster.settled()
+
+
+@virtual
+async def test_damage_before_a_snapshot_that_is_there_brings_another_that_rids_the_disk_of_it():
+    """The snapshot can be sent as it is; but the node could not start again with the damage."""
+    cluster, leader, follower = await lagging(trailing_entries=1_000)
+    await cluster.snapshot(leader.name)
+    await cluster.propose(b"behind it")
+    path = spoil(leader.disk, 50)
+    await cluster.start(follower.name)
+    await cluster.settled()
+    assert follower.consensus.stats.snapshots_installed == 1
+    await cluster.wait(lambda: leader.consensus.stats.snapshots_taken == 2)
+    await cluster.propose(b"into a new segment")
+    await cluster.snapshot(leader.name)
+    assert path not in leader.disk.files
 
 
 @virtual

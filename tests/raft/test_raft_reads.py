@@ -185,6 +185,22 @@ async def test_a_round_that_is_over_lets_the_next_begin_for_other_nodes_question
 
 
 @virtual
+async def test_raft12_each_round_tells_what_was_committed_when_it_began():
+    puppet = await serving_puppet()
+    term = puppet.consensus.term
+    puppet.say("c", ReadRequest(term, 7))
+    puppet.say("b", AppendReply(term, True, 1, round=2))
+    assert puppet.heard(ReadReply) == [ReadReply(term, 7, 1)]
+    puppet.consensus.append(b"more")
+    await puppet.settle()
+    puppet.say("b", AppendReply(term, True, 2, round=2))
+    assert puppet.consensus.commit_index == 2
+    puppet.say("c", ReadRequest(term, 8))
+    puppet.say("b", AppendReply(term, True, 2, round=3))
+    assert puppet.heard(ReadReply) == [ReadReply(term, 8, 2)]
+
+
+@virtual
 async def test_the_messages_of_a_round_that_were_lost_are_made_up_for_by_heartbeats():
     puppet = await serving_puppet()
     puppet.consensus.read(0, strong=True)

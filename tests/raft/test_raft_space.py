@@ -240,6 +240,28 @@ async def test_raft07_a_leader_that_finds_no_room_does_not_count_itself():
 
 
 @virtual
+async def test_raft07_a_leader_does_not_count_what_waits_for_its_mark():
+    """The journal began a segment, and the metadata could not remember it: it may go unmissed."""
+    puppet = await puppet_of(segment_bytes=200, journal_step_bytes=200)
+    term = await puppet.lead()
+    first = puppet.consensus.append(b"x" * 400)
+    await puppet.settle()
+    puppet.say("b", AppendReply(term, True, first))
+    await puppet.settle()
+    assert puppet.consensus.commit_index == first
+    puppet.node.disk.fail["create metadata"] = OSError(errno.EDQUOT, "Disk quota exceeded")
+    second = puppet.consensus.append(b"y")
+    await puppet.settle()
+    assert puppet.node.engine.storage.journal.durable_index == second
+    puppet.say("b", AppendReply(term, True, second))
+    await puppet.settle()
+    assert puppet.consensus.commit_index == first
+    puppet.say("c", AppendReply(term, True, second))
+    await puppet.settle()
+    assert puppet.consensus.commit_index == second, "two others hold it"
+
+
+@virtual
 async def test_raft07_all_disks_full_and_free_again():
     cluster = await cluster_of().start()
     await cluster.propose(*(b"%d" % n for n in range(10)))
@@ -409,6 +431,28 @@ async def test_raft07_pieces_of_a_snapshot_without_room_are_dropped_and_sent_aga
     assert puppet.heard(SnapshotReply)[-1].installed
     assert len(puppet.node.machine.entries()) == 9
     assert not puppet.node.recorder.halts
+
+
+@virtual
+async def test_raft07_a_full_follower_takes_no_piece_though_it_would_fit_into_its_reserve():
+    raw = await snapshot_file()
+    index = int.from_bytes(raw[8:16], "big")
+    puppet = await puppet_of()
+    half = len(raw) // 2
+    first = SnapshotChunk(2, index, 2, len(raw), 0, raw[:half])
+    puppet.follow(term=2)
+    puppet.say("b", first)
+    assert puppet.heard(SnapshotReply)[-1].received == half
+    leave(puppet.node, MARK // 4 - 1)
+    await seen(puppet.cluster)
+    puppet.say("b", SnapshotChunk(2, index, 2, len(raw), half, raw[half:]))
+    await puppet.installed()
+    assert not puppet.heard(SnapshotReply)
+    assert "incoming.tmp" not in puppet.node.disk.names(Path("/data")), "it gives room back"
+    puppet.node.disk.capacity = None
+    await seen(puppet.cluster)
+    puppet.say("b", first)
+    assert puppet.heard(SnapshotReply)[-1].received == half
 
 
 @virtual

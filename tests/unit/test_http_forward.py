@@ -246,6 +246,26 @@ async def test_what_waits_for_the_leader_waits_on_while_it_leads(
     assert not forwarder._under_way
 
 
+async def test_the_limit_of_a_request_is_the_leadership_of_who_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def request() -> None:
+        async with forwarder._while_it_leads("http://one"):
+            for leader in ("http://one", "http://another"):
+                leaders.append(leader)
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                outlived.append(leader)
+
+    monkeypatch.setattr(forward, "LOOK_S", 0.0)
+    leaders, outlived = ["http://one"], list[str]()
+    forwarder = Forwarder(lambda: leaders[-1], ME)
+    with pytest.raises(TimeoutError):
+        await request()
+    await forwarder.stop()
+    assert outlived == ["http://one"], "given up when another leads, not before"
+
+
 async def test_a_stopping_node_sends_long_polls_away(leader: Leader, forwarder: Forwarder) -> None:
     leader.answer = b""
     claiming = asyncio.ensure_future(forwarder.forward(claim(), write=True))

@@ -1,0 +1,49 @@
+"""What a node passes on to the leader, and how fresh what it tells itself is."""
+
+from mutant import Mutant
+
+FORWARD = "cluster/http/forward.py"
+FRESHNESS = "cluster/http/freshness.py"
+
+RULES = (
+    Mutant(
+        "deposed-leader-is-waited-for",
+        "What waits for a node that leads no more is given up.",
+        f"{FORWARD}::Forwarder._look",
+        "if url != leader:",
+        "if False:",
+        ["test_the_limit_of_a_request_is_the_leadership_of_who_was_asked"],
+    ),
+    Mutant(
+        "leader-is-not-waited-for",
+        "What waits for the leader waits on while it leads.",
+        f"{FORWARD}::Forwarder._look",
+        "if url != leader:",
+        "if True:",
+        ["test_the_limit_of_a_request_is_the_leadership_of_who_was_asked"],
+    ),
+    Mutant(
+        "forwarded-write-is-called-not-done",
+        "A write whose answer was lost is unknown, never certainly not done.",
+        f"{FORWARD}::Forwarder._send",
+        "if write:",
+        "if False:",
+        ["test_an_answer_that_is_lost_leaves_a_write_unknown"],
+    ),
+    Mutant(
+        "named-index-is-not-waited-for",
+        "A read with min_index looks at the state once that is applied.",
+        f"{FRESHNESS}::wait_until_fresh",
+        "if strong or min_index > replica.applied_index:",
+        "if strong:",
+        ["test_only_what_is_not_there_yet_is_waited_for"],
+    ),
+    Mutant(
+        "strong-reads-are-not-confirmed",
+        "A read that asks for consistency=strong is confirmed before it looks at the state.",
+        f"{FRESHNESS}::wait_until_fresh",
+        "if strong or min_index",
+        "if min_index",
+        ["test_only_what_is_not_there_yet_is_waited_for"],
+    ),
+)
