@@ -40,9 +40,21 @@ RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
 WorkerName = Annotated[str, Meta(min_length=1, max_length=128)]
 Token = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 Limit = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
+JobName = Annotated[str, Meta(pattern=QUEUE_NAME)]
+TimeZone = Annotated[str, Meta(min_length=1, max_length=64)]
+CronText = Annotated[str, Meta(min_length=1, max_length=256)]
+IntervalMs = Annotated[int, Meta(ge=100, le=MAX_DELAY_MS)]
 CatchUp = Literal["none", "one", "all"]
+"""What becomes of what was missed: nothing, one run for all of it, or a run each."""
+Overlap = Literal["allow", "skip", "buffer_one", "cancel_running"]
+"""What happens to an occurrence that comes due while another of its job is active."""
 Consistency = Literal["applied", "strong"]
 """How fresh a read is at least; see the protocol, "Reads"."""
+
+
+ExecutionStateName = Literal[
+    "scheduled", "retry", "leased", "running", "succeeded", "dead", "cancelled", "skipped"
+]
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,29 +80,91 @@ class After(Request, frozen=True, tag_field="type", tag="after"):
     delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 
 
-class Every(Request, frozen=True, tag_field="type", tag="every"):
+class DatesExcluded(Request, frozen=True, tag_field="type", tag="dates"):
+    """Whole days of a calendar, each `YYYY-MM-DD` or `YYYY-MM-DD/YYYY-MM-DD` (both included)."""
+
+    dates: Annotated[list[Annotated[str, Meta(max_length=21)]], Meta(min_length=1, max_length=366)]
+    time_zone: TimeZone | None = None
+    """None: that of the schedule's first cron rule, or UTC."""
+
+
+class WindowExcluded(Request, frozen=True, tag_field="type", tag="window"):
+    """All times that a cron expression matches; whole minutes, if it has five fields."""
+
+    expression: CronText
+    time_zone: TimeZone | None = None
+
+
+class Recurring(Request, frozen=True, kw_only=True):
+    """What every timetable can have: bounds, jitter, exclusions, and rules for what goes amiss.
+
+    `start` and `until` bound nominal times (both included), `max_runs` the occurrences made.
+    `jitter_ms` delays all of a job's occurrences by one constant share of it, which differs
+    from job to job.
+    """
+
+    start: str | int | None = None
+    until: str | int | None = None
+    max_runs: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+    jitter_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 0
+    exclude: Annotated[list[DatesExcluded | WindowExcluded], Meta(max_length=16)] = []
+    catch_up: CatchUp = "one"
+    catch_up_window_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
+    """What was missed longer ago than this is not caught up; None: no bound."""
+    catch_up_limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    """How many missed occurrences `all` runs at most: the newest, oldest first."""
+    overlap: Overlap = "allow"
+    pause_on_failure: bool = False
+    """Pause the timetable when an execution goes to the dead letters."""
+
+
+class EveryRule(Request, frozen=True, tag_field="type", tag="every"):
     """Every `interval_ms`, counted from `anchor` (default: the creation), without drift."""
 
-    interval_ms: Annotated[int, Meta(ge=100, le=MAX_DELAY_MS)]
+    interval_ms: IntervalMs
     anchor: str | int | None = None
-    until: str | int | None = None
-    catch_up: CatchUp = "one"
 
 
-class Cron(Request, frozen=True, tag_field="type", tag="cron"):
+class CronRule(Request, frozen=True, tag_field="type", tag="cron"):
+    """By the wall clock of `time_zone` (IANA name); see `Cron`."""
+
+    expression: CronText
+    time_zone: TimeZone = "UTC"
+
+
+class AtRule(Request, frozen=True, tag_field="type", tag="at"):
+    """At given instants."""
+
+    times: Annotated[list[str | int], Meta(min_length=1, max_length=1_000)]
+
+
+class Every(Recurring, frozen=True, tag_field="type", tag="every"):
+    """Every `interval_ms`, counted from `anchor` (default: the creation), without drift."""
+
+    interval_ms: IntervalMs
+    anchor: str | int | None = None
+
+
+class Cron(Recurring, frozen=True, tag_field="type", tag="cron"):
     """By the wall clock of `time_zone` (IANA name).
 
     `expression` has five fields (minute hour day-of-month month day-of-week), or six with
-    the seconds FIRST; the answer to a create echoes the next fires.
+    the seconds FIRST, or is a nickname such as `@daily`; the answer to a create echoes the
+    next fires.
     """
 
-    expression: Annotated[str, Meta(min_length=1, max_length=256)]
-    time_zone: Annotated[str, Meta(min_length=1, max_length=64)] = "UTC"
-    until: str | int | None = None
-    catch_up: CatchUp = "one"
+    expression: CronText
+    time_zone: TimeZone = "UTC"
 
 
-Schedule = At | After | Every | Cron
+class Union(Recurring, frozen=True, tag_field="type", tag="union"):
+    """Several schedules of one job: the times that any of them names, equal ones once."""
+
+    schedules: Annotated[list[EveryRule | CronRule | AtRule], Meta(min_length=1, max_length=16)]
+
+
+Timetable = Every | Cron | Union
+Schedule = At | After | Every | Cron | Union
 
 
 class Retry(Request, frozen=True):
@@ -167,6 +241,29 @@ class JobsCreated(Answer, frozen=True):
     applied_index: int
 
 
+class Paused(Answer, frozen=True):
+    """Since when a timetable makes no occurrences, and why."""
+
+    since_at: str
+    reason: str
+
+
+class TimetableView(Answer, frozen=True):
+    """How a recurring job's timetable stands. Each nominal time up to `planned_at` is in one
+    of `fired` (a run of its own, made or to come), `coalesced`, `skipped` and `missed`."""
+
+    name: str | None
+    planned_at: str
+    ended: bool
+    paused: Paused | None
+    parked: str | None
+    """Why it stands still, if it failed: resume or edit it."""
+    fired: int
+    coalesced: int
+    skipped: int
+    missed: int
+
+
 class JobView(Answer, frozen=True):
     """A job as people see it."""
 
@@ -182,9 +279,10 @@ class JobView(Answer, frozen=True):
     idempotency_key: str | None
     created_at: str
     next_fires: list[str]
-    coalesced: int
-    missed: int
     execution_counts: dict[str, int]
+    version: int
+    """Counts the definitions that it has had; the `ETag` of the job."""
+    timetable: TimetableView | None
 
 
 class JobList(Answer, frozen=True):
@@ -200,6 +298,132 @@ class JobCancelled(Answer, frozen=True):
 
     job_id: str
     status: Literal["cancelled", "requested", "finished"]
+
+
+class JobUpdate(Request, frozen=True, kw_only=True):
+    """New parts of a job's definition; what is left out stays as it is.
+
+    What an execution began with it keeps to its end; those to come follow the new definition.
+    """
+
+    payload: Any = UNSET
+    schedule: Schedule | UnsetType = UNSET
+    priority: Annotated[int, Meta(ge=0, le=9)] | UnsetType = UNSET
+    retry: Retry | UnsetType = UNSET
+    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None | UnsetType = UNSET
+
+
+class JobPut(Request, frozen=True, kw_only=True):
+    """The whole definition of a recurring job that has a name: created, or changed to this."""
+
+    queue: NamedQueue = "default"
+    payload: Any = None
+    schedule: Timetable
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    partition_key: Annotated[str, Meta(max_length=255)] = ""
+    retry: Retry = Retry()
+    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
+
+
+class JobChanged(Answer, frozen=True):
+    """The answer to an update, a put, a pause or a resume."""
+
+    status: Literal["created", "changed", "unchanged"]
+    job_id: str
+    version: int
+    next_fires: list[str]
+
+
+class PauseRequest(Request, frozen=True):
+    """Why a timetable is paused, for those who find it so."""
+
+    reason: Annotated[str, Meta(max_length=500)] = ""
+
+
+class ResumeRequest(Request, frozen=True):
+    """What becomes of the nominal times that fell into the pause: skipped, or caught up by the
+    schedule's catch-up rule."""
+
+    missed: Literal["skip", "catch_up"] = "skip"
+
+
+class JobTriggered(Answer, frozen=True):
+    """The answer to a trigger; "skipped" by the overlap rule."""
+
+    status: Literal["created", "duplicate", "skipped"]
+    job_id: str
+    execution_id: str
+
+
+class BackfillRequest(Request, frozen=True):
+    """The range of past nominal times to run, both ends included."""
+
+    start: str | int
+    until: str | int
+
+
+class JobBackfilled(Answer, frozen=True):
+    """Which executions a backfill made, and which of the range were there already."""
+
+    job_id: str
+    created: list[str]
+    existing: list[str]
+
+
+class FireView(Answer, frozen=True):
+    """A nominal time to come: as UTC, on the wall clock of the rule that names it, and when it
+    is due, with the jitter. `why` tells what is unusual about it; `excluded`: it will not run."""
+
+    nominal_at: str
+    local: str
+    time_zone: str
+    due_at: str
+    excluded: bool
+    why: list[str]
+
+
+class FateView(Answer, frozen=True):
+    """What became of `count` nominal times, from first to last.
+
+    `fired` ones have an execution (`state` is its state) as long as it is kept.
+    """
+
+    first_at: str
+    last_at: str
+    count: int
+    fate: Literal["fired", "coalesced", "skipped", "missed", "planned", "triggered", "backfilled"]
+    reason: str
+    execution_id: str | None
+    state: ExecutionStateName | None
+
+
+class JobExplained(Answer, frozen=True):
+    """Why a recurring job ran when it did, and when it will: past fates, newest first."""
+
+    job_id: str
+    state: Literal["active", "completed", "cancelled"]
+    version: int
+    schedule: Schedule
+    timetable: TimetableView
+    past: list[FateView]
+    next: list[FireView]
+    applied_index: int
+
+
+class SchedulePreview(Request, frozen=True, kw_only=True):
+    """A schedule to look at, without creating anything."""
+
+    schedule: Schedule
+    after: str | int | None = None
+    """Fires strictly later than this; default: now."""
+    count: Annotated[int, Meta(ge=1, le=100)] = 5
+
+
+class SchedulePreviewed(Answer, frozen=True):
+    """The schedule as it is understood, with every default, and its next fires."""
+
+    schedule: Schedule
+    fires: list[FireView]
 
 
 # --- executions ------------------------------------------------------------------------------
@@ -221,11 +445,6 @@ class AttemptView(Answer, frozen=True):
     message: str
 
 
-ExecutionStateName = Literal[
-    "scheduled", "retry", "leased", "running", "succeeded", "dead", "cancelled", "skipped"
-]
-
-
 class ExecutionView(Answer, frozen=True):
     """One occurrence of a job. `retry` is a scheduled execution that has been tried before."""
 
@@ -234,6 +453,8 @@ class ExecutionView(Answer, frozen=True):
     queue: str
     state: ExecutionStateName
     reason: str
+    origin: Literal["timetable", "trigger", "backfill"] | None
+    """Who asked for an occurrence of a recurring job."""
     nominal_at: str
     due_at: str
     due: bool

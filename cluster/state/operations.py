@@ -49,26 +49,80 @@ class RetryPolicy(msgspec.Struct, frozen=True, array_like=True, gc=False):
     jitter_pct: int = 20
 
 
-class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True):
-    """Base of the recurring schedules; opaque to the state machine, read by the planner."""
+class Rule(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True):
+    """Base of what names the times of a timetable; only the planner evaluates it."""
 
 
-class Every(Timetable, frozen=True, tag=1):
+class Every(Rule, frozen=True, tag=1):
     """Every `interval_ms` from `anchor_ms` (epoch milliseconds), drift-free."""
 
     interval_ms: int
     anchor_ms: int
-    until_ms: int = 0
-    catch_up: str = "one"
 
 
-class Cron(Timetable, frozen=True, tag=2):
+class Cron(Rule, frozen=True, tag=2):
     """A cron expression on the wall clock of an IANA time zone."""
 
     expression: str
     time_zone: str = "UTC"
+
+
+class At(Rule, frozen=True, tag=3):
+    """Given instants (epoch milliseconds, rising)."""
+
+    times_ms: tuple[int, ...]
+
+
+class Exclusion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True):
+    """Base of what takes times out of a timetable."""
+
+
+class Dates(Exclusion, frozen=True, tag=1):
+    """Whole days on the calendar of a time zone: pairs of proleptic ordinals, both included."""
+
+    days: tuple[tuple[int, int], ...]
+    time_zone: str = "UTC"
+
+
+class Window(Exclusion, frozen=True, tag=2):
+    """What a cron expression matches on the wall clock: whole minutes, if it has five fields."""
+
+    expression: str
+    time_zone: str = "UTC"
+
+
+ALLOW, SKIP, BUFFER_ONE, CANCEL_RUNNING = OVERLAPS = (
+    "allow",
+    "skip",
+    "buffer_one",
+    "cancel_running",
+)
+"""What happens to an occurrence that comes due while another of its job is active."""
+
+
+class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """When a recurring job runs: the times that any of `rules` names, and no exclusion covers.
+
+    Equal times of two rules are one. Times lie within `start_ms` and `until_ms` (both
+    included; 0: no bound), and `max_runs` (0: no bound) counts the occurrences made. Each is
+    due a constant part of `jitter_ms` after its nominal time (see `jitter`). The state reads
+    `jitter_ms`, `overlap` and `pause_on_failure`; the rest is the planner's.
+    """
+
+    rules: tuple[Every | Cron | At, ...]
+    start_ms: int = 0
     until_ms: int = 0
+    max_runs: int = 0
+    jitter_ms: int = 0
+    exclusions: tuple[Dates | Window, ...] = ()
     catch_up: str = "one"
+    """`none`, `one` or `all`."""
+    catch_up_window_ms: int = 0
+    """What was missed longer ago is not caught up (0: no bound)."""
+    catch_up_limit: int = 1_000
+    """Of what `all` catches up, the newest so many."""
+    overlap: str = ALLOW
+    pause_on_failure: bool = False
 
 
 class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -85,7 +139,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     payload: bytes
     first_ms: int = 0
     delay_ms: int = 0
-    timetable: Every | Cron | None = None
+    timetable: Timetable | None = None
     priority: int = 5
     partition_key: str = ""
     retry: RetryPolicy | None = None
@@ -185,26 +239,43 @@ class Expire(Operation, frozen=True, tag=8):
     holds: Sequence[tuple[int, int, int, bool]]
 
 
-class Advance(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Move one timetable on, conditionally on the instant that it stands at.
+class Fate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What became of nominal times that had no run of their own: `count` from first to last.
 
-    Only if the job's latest planned nominal time still is `after_ms`: create the
-    executions at `nominals` (rising, all later than `after_ms`), count `coalesced` and
-    `missed` nominal times that catch-up folded into another or gave up, and stand at
-    `planned_ms` from now on; `ended` says that the timetable has no further instant.
+    `kind` is a `records.FateKind`.
+    """
+
+    first_ms: int
+    last_ms: int
+    count: int
+    kind: int
+    reason: str = ""
+
+
+class Advance(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Move one timetable on, conditionally on its version and the instant that it stands at.
+
+    Only if the job still is at `version` and its latest planned nominal time is `after_ms`:
+    create the occurrences at `nominals` (rising, all later than `after_ms`), write down the
+    `fates` of the others, and stand at `planned_ms` from now on; `ended` says that the
+    timetable has no further instant. `pending` is the fate of the occurrence at `after_ms`
+    itself, if catch-up gives it none of its own. `caught_up` of the occurrences are runs of
+    the past, which the cluster's budget must have room for.
     """
 
     job: int
+    version: int
     after_ms: int
     nominals: Sequence[int]
     planned_ms: int
-    coalesced: int = 0
-    missed: int = 0
+    fates: Sequence[Fate] = ()
+    pending: Fate | None = None
+    caught_up: int = 0
     ended: bool = False
 
 
 class AdvanceTimetables(Operation, frozen=True, tag=9):
-    """Create the next occurrences of recurring jobs. Verdict: list of bool (moved or not)."""
+    """Create the next occurrences of recurring jobs. Verdict: list of `Moved`."""
 
     items: Sequence[Advance]
 
@@ -234,6 +305,9 @@ class ClusterSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of payloads, results and errors of what is finished; see `sizes.kept_bytes`."""
     keep_dead_bytes: int = 268_435_456
     """The same of dead letters."""
+    catch_up_per_s: int = 200
+    """Runs of the past that all timetables together may make in a second, after a burst of as
+    many as in ten."""
 
 
 class Lead(Operation, frozen=True, tag=11):
@@ -257,6 +331,94 @@ class RaiseLevel(Operation, frozen=True, tag=12):
     level: int
 
 
+class PauseJob(Operation, frozen=True, tag=13):
+    """Make no further occurrence of a recurring job. Verdict: `Changed`.
+
+    The one that is not due yet is withdrawn; what is due, leased or in retry goes on.
+    """
+
+    job: int
+    reason: str = ""
+
+
+class ResumeJob(Operation, frozen=True, tag=14):
+    """Let a paused or parked timetable go on. Verdict: `Changed`.
+
+    What fell into the pause is skipped, or, with `catch_up`, dealt with by the catch-up rule.
+    """
+
+    job: int
+    catch_up: bool = False
+
+
+class TriggerJob(Operation, frozen=True, tag=15):
+    """Make one occurrence now, beside the timetable. Verdict: `Triggered`.
+
+    A repeat with the same non-empty `request_id` answers as the first did.
+    """
+
+    job: int
+    request_id: str = ""
+
+
+class BackfillJob(Operation, frozen=True, tag=16):
+    """Make the occurrences of past nominal times that have none. Verdict: `Backfilled`.
+
+    Only if the job still is at `version`, whose timetable named them. They are due at once
+    and go one after another, unless the overlap rule allows them side by side.
+    """
+
+    job: int
+    version: int
+    nominals: Sequence[int]
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """New parts of a definition; None, or -1, for those that stay.
+
+    `timetable` is for recurring jobs; a one-shot job is planned anew by `first_ms` (epoch ms;
+    0: not) or `delay_ms` from the entry's log-time (-1: not).
+    """
+
+    payload: bytes | None = None
+    retry: RetryPolicy | None = None
+    priority: int = -1
+    timeout_ms: int = -1
+    timetable: Timetable | None = None
+    first_ms: int = 0
+    delay_ms: int = -1
+
+
+class UpdateJob(Operation, frozen=True, tag=17):
+    """Change a job's definition, if it still is at `version` (0: at any). Verdict: `Changed`.
+
+    Executions that were leased before keep the definition that they began with.
+    """
+
+    job: int
+    version: int
+    change: Change
+
+
+class PutJob(Operation, frozen=True, tag=18):
+    """Give the recurring job of this name this definition, or create it. Verdict: `Changed`.
+
+    A job that has ended has no name any more. Queue and partition key can not change.
+    """
+
+    name: str
+    job: NewJob
+
+
+class ParkTimetables(Operation, frozen=True, tag=19):
+    """Stop timetables that fail: (job, version, why). Verdict: list of bool (parked or not).
+
+    Each stands still, visibly, until it is resumed or edited; the others go on.
+    """
+
+    items: Sequence[tuple[int, int, str]]
+
+
 AnyOperation = (
     CreateJobs
     | CancelJobs
@@ -270,6 +432,13 @@ AnyOperation = (
     | Replay
     | Lead
     | RaiseLevel
+    | PauseJob
+    | ResumeJob
+    | TriggerJob
+    | BackfillJob
+    | UpdateJob
+    | PutJob
+    | ParkTimetables
 )
 
 LEVELS: Final[dict[type[Operation], int]] = {
@@ -285,6 +454,13 @@ LEVELS: Final[dict[type[Operation], int]] = {
     Replay: 1,
     Lead: 1,
     RaiseLevel: 1,
+    PauseJob: 1,
+    ResumeJob: 1,
+    TriggerJob: 1,
+    BackfillJob: 1,
+    UpdateJob: 1,
+    PutJob: 1,
+    ParkTimetables: 1,
 }
 """The feature level that each operation needs."""
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from timeball.cluster.state.operations import Cron, Every, RetryPolicy
+from timeball.cluster.state.jitter import jitter_offset
+from timeball.cluster.state.limits import MAX_TIME_MS
+from timeball.cluster.state.operations import Fate, RetryPolicy, Timetable
 
 
 class JobState(enum.IntEnum):
@@ -93,16 +95,75 @@ class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):
     attempts: list[Attempt] | None = None
 
 
-class Recurrence(msgspec.Struct, eq=False, gc=False, weakref=False):
-    """How far a recurring job's timetable has come."""
+class FateKind(enum.IntEnum):
+    """What became of a nominal time that had no run of its own."""
 
-    timetable: Every | Cron
+    COALESCED = 0
+    """Folded into the one run that stands for all that were missed."""
+    SKIPPED = 1
+    """Left out by rule: overlap, a pause."""
+    MISSED = 2
+    """Past, and not to be caught up."""
+
+
+class Origin(enum.IntEnum):
+    """Who asked for an occurrence."""
+
+    TIMETABLE = 0
+    TRIGGER = 1
+    BACKFILL = 2
+
+
+class Definition(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What executions of a job run with, as it was at `version` of the job."""
+
+    version: int
+    payload: bytes
+    retry: RetryPolicy
+    priority: int
+    timeout_ms: int
+
+
+class Recurrence(msgspec.Struct, eq=False, gc=False, weakref=False):
+    """How far a recurring job's timetable has come, and what became of its nominal times.
+
+    Each nominal time up to `planned_ms` is in one of `fired` (a run of its own, made or to
+    come), `coalesced`, `skipped` and `missed`.
+    """
+
+    timetable: Timetable
     planned_ms: int
-    """The latest nominal time that it has reached (materialised or folded)."""
+    """The latest nominal time that it has reached (materialised or not)."""
+    passed_ms: int = 0
+    """The one before: where it stood when it planned that."""
+    name: str = ""
+    """By which it can be put; "" for none."""
+    made: int = 0
+    """Occurrences made by the timetable, which `max_runs` bounds."""
+    fired: int = 0
     coalesced: int = 0
+    skipped: int = 0
     missed: int = 0
     ended: bool = False
     """No further occurrence will come."""
+    paused_ms: int = 0
+    """Since when it is paused, log-time (0: it is not)."""
+    pause_reason: str = ""
+    parked: str = ""
+    """Why it stands still; "" when it does not."""
+    skip_to_ms: int = 0
+    """Nominal times up to this fell into a pause that is over."""
+    ledger: list[Fate] = msgspec.field(default_factory=list)
+    """The latest nominal times without a run of their own, in the order of time."""
+    asked: dict[int, Origin] = msgspec.field(default_factory=dict)
+    """Kept executions that the timetable did not make, by nominal time."""
+    begun: dict[int, Definition] = msgspec.field(default_factory=dict)
+    """What kept executions that began before an edit run with, by nominal time."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the planner is to move it on."""
+        return not (self.ended or self.paused_ms or self.parked)
 
 
 class Job(msgspec.Struct, eq=False, gc=False, weakref=False):
@@ -122,9 +183,11 @@ class Job(msgspec.Struct, eq=False, gc=False, weakref=False):
     recurrence: Recurrence | None = None
     """None for a one-shot job."""
     state: JobState = JobState.ACTIVE
+    version: int = 1
+    """Counts the definitions that it has had."""
 
     @property
-    def timetable(self) -> Every | Cron | None:
+    def timetable(self) -> Timetable | None:
         """The schedule of a recurring job; None for a one-shot job."""
         recurrence = self.recurrence
         return None if recurrence is None else recurrence.timetable
@@ -139,10 +202,41 @@ class Job(msgspec.Struct, eq=False, gc=False, weakref=False):
         return self.executions.nominal_ms
 
     @property
+    def moves_at_ms(self) -> int:
+        """When the planned occurrence is due, and the timetable moves on."""
+        recurrence = self.recurrence
+        assert recurrence is not None
+        offset = jitter_offset(self.id, recurrence.timetable.jitter_ms)
+        return min(recurrence.planned_ms + offset, MAX_TIME_MS)
+
+    @property
     def timetable_ended(self) -> bool:
         """No further occurrence will come; always true for a one-shot job."""
         recurrence = self.recurrence
         return recurrence is None or recurrence.ended
+
+    @property
+    def timetable_moves(self) -> bool:
+        """Whether the planner is to move it on: it has not ended, is not paused or parked."""
+        recurrence = self.recurrence
+        return recurrence is not None and recurrence.moves
+
+
+def definition_of(execution: Execution) -> Job | Definition:
+    """What an execution runs with: its job's definition, or the one that it began with."""
+    job = execution.job
+    recurrence = job.recurrence
+    if recurrence is None or not recurrence.begun:
+        return job
+    return recurrence.begun.get(execution.nominal_ms, job)
+
+
+def origin_of(execution: Execution) -> Origin:
+    """Who asked for an execution."""
+    recurrence = execution.job.recurrence
+    if recurrence is None:
+        return Origin.TIMETABLE
+    return recurrence.asked.get(execution.nominal_ms, Origin.TIMETABLE)
 
 
 @dataclass(slots=True)
@@ -159,11 +253,14 @@ class QueueCounts:
     succeeded: int = 0
     dead: int = 0
     cancelled: int = 0
+    skipped: int = 0
     total_created: int = 0
     """Executions created, and those that came to each end, since the queue began."""
     total_succeeded: int = 0
     total_dead: int = 0
     total_cancelled: int = 0
+    total_skipped: int = 0
+    """Those withdrawn before their time among them."""
 
 
 @dataclass(slots=True)
@@ -187,3 +284,8 @@ class Counters:
     cancelled: int = 0
     coalesced: int = 0
     missed: int = 0
+    skipped: int = 0
+    withdrawn: int = 0
+    """Occurrences taken back before their time: by a pause, or an edit of the timetable."""
+    caught_up: int = 0
+    """Runs of the past that catch-up made."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -67,3 +68,80 @@ class JobsCreated(msgspec.Struct, frozen=True, gc=False):
 
     jobs: list[Created]
     repeated: bool = False
+
+
+class Moved(enum.IntEnum):
+    """What one step of a timetable did."""
+
+    MOVED = 0
+    STALE = 1
+    """It does not stand where the planner saw it; nothing changed."""
+    NO_BUDGET = 2
+    """The cluster's budget of runs of the past has no room for it now; nothing changed."""
+    UNSOUND = 3
+    """The step contradicts itself or a limit; nothing changed."""
+
+
+class ChangeStatus(enum.IntEnum):
+    """What a change of a job did."""
+
+    CREATED = 0
+    """A put made a new job."""
+    CHANGED = 1
+    UNCHANGED = 2
+    """It was so already."""
+    UNKNOWN = 3
+    """No such job."""
+    OTHER_VERSION = 4
+    """The job is at another version than the one asked for."""
+    ENDED = 5
+    """The job has ended, or its timetable has."""
+    BEGUN = 6
+    """A one-shot job that was leased before can not be planned anew."""
+    NOT_RECURRING = 7
+    RECURRING = 8
+    """Only a one-shot job can be given an instant."""
+    FIXED = 9
+    """A put named another queue or partition key than the job has."""
+    INVALID = 10
+    """Beyond the limits of the state."""
+    FULL = 11
+    """A put found no room for a new job."""
+
+
+class Changed(msgspec.Struct, frozen=True, gc=False):
+    """Verdict of a change: what it did, and the job with its version as they are now."""
+
+    status: ChangeStatus
+    job: int = 0
+    version: int = 0
+
+
+class TriggerStatus(enum.IntEnum):
+    """What a trigger did."""
+
+    CREATED = 0
+    DUPLICATE = 1
+    """The request id is known: the first execution again."""
+    SKIPPED = 2
+    """The overlap rule left it out; its record says so."""
+    UNKNOWN = 3
+    CANCELLED = 4
+    """The job has been cancelled."""
+    NOT_RECURRING = 5
+    FULL = 6
+
+
+class Triggered(msgspec.Struct, frozen=True, gc=False):
+    """Verdict of a trigger: what it did, and the nominal time of the execution (0: none)."""
+
+    status: TriggerStatus
+    nominal_ms: int = 0
+
+
+class Backfilled(msgspec.Struct, frozen=True, gc=False):
+    """Verdict of a backfill: as of a change, and which nominal times it made or found there."""
+
+    status: ChangeStatus
+    created: Sequence[int] = ()
+    existing: Sequence[int] = ()
