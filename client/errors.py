@@ -10,6 +10,7 @@
     ├── NotAcceptable           406
     ├── Conflict                409      the state of the thing forbids it
     │   └── LeaseLost           409      the fencing token is not the latest
+    ├── PreconditionFailed      412      the job is at another version than was asked for
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
     ├── NotCaughtUp             503      the node has not applied what the read asks for
@@ -156,6 +157,15 @@ class LeaseLost(Conflict):
     title = "The lease was lost"
 
 
+class PreconditionFailed(TimeballError):
+    """The job is at another version than the request names: read it again, and decide."""
+
+    status = 412
+    code = "precondition-failed"
+    title = "The job is at another version"
+    outcome = "not_applied"
+
+
 class Overloaded(TimeballError):
     """A limit is reached and nothing was done; repeat after `retry_after_ms`."""
 
@@ -219,6 +229,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         UnsupportedMediaType,
         Conflict,
         LeaseLost,
+        PreconditionFailed,
         Overloaded,
         Unavailable,
         NotCaughtUp,

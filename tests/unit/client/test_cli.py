@@ -17,7 +17,7 @@ from timeball.client.cli.durations import DURATION
 CREATED = {"status": "created", "job_id": "7", "next_fires": ["2026-01-01T00:00:00Z"]}
 EXECUTION = {
     "execution_id": "7-2", "job_id": "7", "queue": "mail", "state": "dead",
-    "reason": "attempts_exhausted:failed", "nominal_at": "2026-01-01T00:00:00Z",
+    "reason": "attempts_exhausted:failed", "origin": "timetable", "nominal_at": "2026-01-01T00:00:00Z",
     "due_at": "2026-01-01T00:00:00Z", "due": False, "finished_at": "2026-01-01T00:00:01Z",
     "attempts_used": 1, "max_attempts": 1, "cancel_requested": False, "result": None,
     "attempts": [
@@ -31,7 +31,11 @@ JOB = {
     "schedule": {"type": "cron", "expression": "0 9 * * *", "time_zone": "Europe/Berlin"},
     "partition_key": "", "retry": {}, "timeout_ms": None, "idempotency_key": None,
     "created_at": "2026-01-01T00:00:00Z", "next_fires": ["2026-01-02T08:00:00Z"],
-    "coalesced": 0, "missed": 2, "execution_counts": {"succeeded": 3, "dead": 0},
+    "execution_counts": {"succeeded": 3, "dead": 0}, "version": 4,
+    "timetable": {
+        "name": "morning", "planned_at": "2026-01-02T08:00:00Z", "ended": False, "paused": None,
+        "parked": None, "fired": 3, "coalesced": 0, "skipped": 1, "missed": 2,
+    },
 }  # fmt: skip
 CLUSTER = {
     "cluster": "demo", "node": "b", "version": "0.1.0", "role": "follower", "serving": True,
@@ -158,7 +162,7 @@ def test_json_is_json(kit) -> None:
         peer.then("/v1/jobs/7", kit.Answer(200, JOB))
         answer = json.loads(call("job", "get", "7", "--json", url=peer.url).stdout)
     assert answer["schedule"]["type"] == "cron"
-    assert answer["missed"] == 2
+    assert answer["timetable"]["missed"] == 2
 
 
 def test_a_cancel_tells_what_it_did(kit) -> None:
