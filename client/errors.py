@@ -10,7 +10,7 @@
     ├── NotAcceptable           406
     ├── Conflict                409      the state of the thing forbids it
     │   └── LeaseLost           409      the fencing token is not the latest
-    ├── PreconditionFailed      412      the job is at another version than was asked for
+    ├── PreconditionFailed      412      If-Match or If-None-Match does not hold
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
     ├── NotCaughtUp             503      the node has not applied what the read asks for
@@ -158,11 +158,11 @@ class LeaseLost(Conflict):
 
 
 class PreconditionFailed(TimeballError):
-    """The job is at another version than the request names: read it again, and decide."""
+    """The thing is not as `If-Match` or `If-None-Match` says: somebody else changed it."""
 
     status = 412
     code = "precondition-failed"
-    title = "The job is at another version"
+    title = "It is not at the version asked for"
     outcome = "not_applied"
 
 

@@ -683,6 +683,8 @@ class QueueView(Answer, frozen=True):
     ready: int | None
     oldest_due_ms: int | None
     waiting_claims: int | None
+    skipped: int = 0
+    """Occurrences left out by rule, or taken back, since the queue began."""
 
 
 class ClusterView(Answer, frozen=True, kw_only=True):
