@@ -40,7 +40,8 @@ class TimetableCalls(Calls):
 
         Raises `InvalidRequest` (naming the fields), `NotFound`, `Conflict` (the job has ended,
         or is of the other kind), `PreconditionFailed` (it is at another version), and
-        `OutcomeUnknown` when it may be at that version by an attempt of this call.
+        `OutcomeUnknown` when it may be so by an earlier attempt of this call, whose answer
+        was lost: read the job.
         """
         update = messages.JobUpdate(
             payload=payload,
@@ -70,15 +71,17 @@ class TimetableCalls(Calls):
         partition_key: str = "",
         retry: Retry | None = None,
         timeout_ms: int | None = None,
+        if_version: int | None = None,
     ) -> messages.JobChanged:
         """Have the recurring job of this name be so: create it, or change it to this.
 
         A program may do this at each start: the answer says "unchanged" when it was so.
         Queue and partition key of a job can not change. A name is free again when its job
-        has ended.
+        has ended. With `if_version`, only if there is a job at that version.
 
         Raises `InvalidRequest` (naming the fields), `NotFound` for the queue, `Conflict`
-        (another queue or partition key), `Overloaded`.
+        (another queue or partition key), `PreconditionFailed` and `OutcomeUnknown` as
+        `update_job`, `Overloaded`.
         """
         put = messages.JobPut(
             queue=queue,
@@ -95,6 +98,7 @@ class TimetableCalls(Calls):
                 f"/v1/jobs/by-name/{segment(name)}",
                 messages.JobChanged,
                 encode_request(put),
+                if_version=if_version,
             )
         )
 

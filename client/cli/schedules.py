@@ -18,17 +18,17 @@ def schedule() -> None:
 
 @schedule.command()
 @schedule_options
-@click.option("--from", "after", help="Fires after this: ISO 8601 or epoch ms. [default: now]")
+@click.option("--from", "later_than", help="Fires after this: ISO 8601 or epoch ms. [default: now]")
 @click.option("--count", type=click.IntRange(1, 100), default=5, show_default=True)
 @asks
-def preview(asker: Asker, /, schedule: Schedule | None, after: str | None, count: int) -> None:
+def preview(asker: Asker, /, schedule: Schedule | None, later_than: str | None, count: int) -> None:
     """Show when a schedule fires: local and UTC time, and what is unusual about it."""
     if schedule is None:
         raise click.UsageError("which schedule? give --cron, --every, --at, --after or --schedule")
     asked = schedule
     answer = asker.ask(
         lambda client: client.preview_schedule(
-            asked, after=None if after is None else instant(after), count=count
+            asked, after=None if later_than is None else instant(later_than), count=count
         )
     )
     asker.show(answer, lambda: _previewed(answer))

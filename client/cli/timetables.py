@@ -78,14 +78,14 @@ def backfill(asker: Asker, job_id: str, start: str, until: str) -> None:
 @click.command()
 @click.option(
     "--limit",
-    type=click.IntRange(1, 100),
+    type=click.IntRange(1, 1_000),
     default=20,
     show_default=True,
     help="Most past fates, newest first.",
 )
 @click.option(
     "--fires",
-    type=click.IntRange(1, 100),
+    type=click.IntRange(0, 100),
     default=5,
     show_default=True,
     help="How many of the next fires.",

@@ -222,8 +222,9 @@ def test_lists_follow_their_cursors(kit) -> None:
 
         execution = {
             "execution_id": "1-2", "job_id": "1", "queue": "q", "state": "dead", "reason": "",
-            "origin": None, "nominal_at": "", "due_at": "", "due": True, "finished_at": None, "attempts_used": 5,
-            "max_attempts": 5, "cancel_requested": False, "result": None, "attempts": [],
+            "origin": None, "nominal_at": "", "due_at": "", "due": True, "finished_at": None,
+            "attempts_used": 5, "max_attempts": 5, "cancel_requested": False,
+            "result": None, "attempts": [],
         }  # fmt: skip
         async with kit.peers(1) as [peer], Client(peer.url) as client:
             peer.then(
