@@ -36,6 +36,7 @@ from timeball.cluster.state.operations import (
     Start,
     Succeed,
     Success,
+    Timetable,
     encode_entry,
 )
 from timeball.cluster.state.records import ExecutionState
@@ -92,7 +93,7 @@ class Life:
                 self.rng.choice(["mail", "sms", f"q{self.rng.randrange(30)}"]),
                 self.rng.randbytes(self.rng.choice([1, 1, 300])),
                 delay_ms=self.rng.choice([0, 0, 5_000]),
-                timetable=self.rng.choice([None, None, Every(1_000, 0)]),
+                timetable=self.rng.choice([None, None, Timetable((Every(1_000, 0),))]),
                 retry=RetryPolicy(2, 1_000, 200, 3_000, 0),
                 idempotency_key=self.rng.choice(["", f"k{self.rng.randrange(500)}"]),
             )
@@ -183,7 +184,11 @@ def test_a_dump_keeps_nothing_that_it_has_read_or_will_not_read(seed):
 
 def test_a_job_that_is_dropped_without_an_execution_is_kept_too():
     life = Life(0)
-    life.apply(CreateJobs("", [NewJob("q", bytes(1), first_ms=1, timetable=Every(1_000, 0))] * 8))
+    life.apply(
+        CreateJobs(
+            "", [NewJob("q", bytes(1), first_ms=1, timetable=Timetable((Every(1_000, 0),)))] * 8
+        )
+    )
     recurring = life.executions()
     held = [(one.job.id, one.nominal_ms) for one in recurring]
     life.apply(Claim("w", "", 1_000, held))

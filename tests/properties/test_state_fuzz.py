@@ -27,6 +27,7 @@ from timeball.cluster.state.operations import (
     NewJob,
     Succeed,
     Success,
+    Timetable,
     encode_entry,
 )
 from timeball.cluster.state.restore import LevelTooHigh
@@ -38,7 +39,7 @@ def a_state() -> StateMachine:
     """A scheduled, a leased, a succeeded, a dead and a recurring one; ids as in the fuzz."""
     machine = StateMachine()
     jobs = [NewJob("q", b"", idempotency_key=f"k{n}", fingerprint=b"f") for n in range(4)]
-    jobs.append(NewJob("q", b"", timetable=Every(1_000, 0)))
+    jobs.append(NewJob("q", b"", timetable=Timetable((Every(1_000, 0),))))
     holds = [(2 * 4096 + n, EPOCH_MS) for n in range(5)]
     for index, operation in enumerate(
         [

@@ -37,6 +37,7 @@ from timeball.cluster.state.operations import (
     Start,
     Succeed,
     Success,
+    Timetable,
     encode_entry,
 )
 from timeball.cluster.state.records import ExecutionState, JobState, Outcome
@@ -480,7 +481,7 @@ class Driver:
                 b"\xc0",
                 first_ms=self.pick([0, 0, EPOCH_MS + 3_000]),
                 delay_ms=self.pick([0, 0, 1_500]),
-                timetable=Every(1_000, 0) if recurring else None,
+                timetable=Timetable((Every(1_000, 0),)) if recurring else None,
                 retry=RetryPolicy(self.pick(range(1, 4)), 1_000, 200, 3_000, 0),
                 idempotency_key=self.pick(["", "", "k1", "k2", "k3"]),
                 fingerprint=self.pick([b"f1", b"f1", b"f2"]),
