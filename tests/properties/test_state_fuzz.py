@@ -103,7 +103,9 @@ def hostile(kind: msgspec.inspect.Type, rng: random.Random, wrong: float) -> obj
             return None
         case msgspec.inspect.TupleType(item_types=items):
             return [hostile(item, rng, wrong) for item in items]
-        case msgspec.inspect.ListType(item_type=item):
+        case (
+            msgspec.inspect.ListType(item_type=item) | msgspec.inspect.VarTupleType(item_type=item)
+        ):
             return [hostile(item, rng, wrong) for _ in range(rng.randrange(4))]
         case msgspec.inspect.UnionType(types=types):
             return hostile(rng.choice(types), rng, wrong)
@@ -157,7 +159,7 @@ def test_raft_08_a_damaged_entry_is_applied_whole_or_not_at_all(at, byte, cut):
 
 def test_every_operation_is_fuzzed():
     assert isinstance(OPERATIONS, msgspec.inspect.UnionType)
-    assert len(OPERATIONS.types) == 12
+    assert len(OPERATIONS.types) == 19
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))
