@@ -81,7 +81,8 @@ class Cron(Request, frozen=True, tag_field="type", tag="cron"):
     """By the wall clock of `time_zone` (IANA name).
 
     `expression` has five fields (minute hour day-of-month month day-of-week), or six with
-    the seconds FIRST; the answer to a create echoes the next fires.
+    the seconds FIRST, or is a name such as `@daily` (docs/cron.md); the answer to a create
+    echoes the next fires.
     """
 
     expression: Annotated[str, Meta(min_length=1, max_length=256)]
