@@ -34,7 +34,9 @@ def job() -> None:
 @click.option("--at", help="Once, at an instant: ISO 8601 with an offset, or epoch ms.")
 @click.option("--after", type=DURATION, help="Once, this long from now: 500ms, 5s, 2h, 1d.")
 @click.option("--every", type=DURATION, help="Again and again, this far apart.")
-@click.option("--cron", help="By the wall clock: five fields, or six with the seconds first.")
+@click.option(
+    "--cron", help="By the wall clock: five fields, or six with the seconds first; @daily."
+)
 @click.option("--time-zone", help="The wall clock of --cron, an IANA name. [default: UTC]")
 @click.option("--until", help="The end of --every or --cron: ISO 8601 or epoch ms.")
 @click.option("--catch-up", type=click.Choice(["none", "one", "all"]), help="For missed instants.")
