@@ -1,18 +1,13 @@
-"""The operations on jobs: create, cancel, and moving timetables on."""
+"""The operations that begin and end jobs: create and cancel."""
 
 from __future__ import annotations
 
 from timeball.cluster.state import limits
+from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.memory import KeyRecord, RequestRecord
-from timeball.cluster.state.operations import (
-    Advance,
-    AdvanceTimetables,
-    CancelJobs,
-    CreateJobs,
-    NewJob,
-    RetryPolicy,
-)
+from timeball.cluster.state.operations import CancelJobs, CreateJobs, NewJob, RetryPolicy
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
+from timeball.cluster.state.soundness import is_sound_policy, is_sound_timetable
 from timeball.cluster.state.store import NO_EXECUTIONS, Store
 from timeball.cluster.state.transitions import Event
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
@@ -28,7 +23,7 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
     """Create each job, or answer with what its key or the whole request made before."""
     request_id = operation.request_id
     if not request_id:
-        return JobsCreated([_create(store, new) for new in operation.jobs])
+        return JobsCreated([create(store, new) for new in operation.jobs])
     if len(request_id) > limits.MAX_KEY_CHARS:
         return JobsCreated([_INVALID] * len(operation.jobs))
     window_ms = store.settings.request_memory_ms
@@ -36,14 +31,15 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
     if known is not None:
         store.counters.duplicates += len(known.answer)
         return JobsCreated(known.answer, repeated=True)
-    answer = [_create(store, new) for new in operation.jobs]
+    answer = [create(store, new) for new in operation.jobs]
     if any(created.job for created in answer):
         store.requests.add(RequestRecord(request_id, store.log_time_ms, answer))
     return JobsCreated(answer)
 
 
-def _create(store: Store, new: NewJob) -> Created:
-    policy = _policy(store, new.retry)
+def create(store: Store, new: NewJob, name: str = "") -> Created:
+    """Create one job, or answer with what its key made before."""
+    policy = shared_policy(store, new.retry)
     if policy is None or not _within_limits(new):
         return _INVALID
     settings = store.settings
@@ -54,20 +50,29 @@ def _create(store: Store, new: NewJob) -> Created:
             if known.fingerprint != new.fingerprint:
                 return Created(CreateStatus.KEY_REUSED, 0, 0)
             store.counters.duplicates += 1
-            return Created(CreateStatus.DUPLICATE, known.job, known.nominal_ms)
+            return Created(CreateStatus.DUPLICATE, known.job, _first_nominal(store, known))
     if len(store.pending) >= settings.max_pending or (
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):
         return _FULL
     nominal_ms = new.first_ms or min(store.log_time_ms + new.delay_ms, limits.MAX_TIME_MS)
-    job = _add_job(store, new, policy, nominal_ms)
+    job = _add_job(store, new, policy, nominal_ms, name)
     if key:
         store.keys.add(KeyRecord(key, job.created_ms, new.fingerprint, job.id, nominal_ms))
     return Created(_CREATED, job.id, nominal_ms)
 
 
-def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int) -> Job:
+def _first_nominal(store: Store, known: KeyRecord) -> int:
+    """The nominal time that a key's job began with; of a one-shot job the one of now."""
+    job = store.jobs.get(known.job)
+    if job is None or job.recurrence is not None:
+        return known.nominal_ms
+    return job.planned_ms
+
+
+def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int, name: str) -> Job:
     timetable = new.timetable
+    due_ms = nominal_ms
     job = Job(
         store.number_job(),
         new.queue,
@@ -79,21 +84,23 @@ def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int) ->
         new.timeout_ms,
         new.idempotency_key,
         NO_EXECUTIONS if timetable is None else {},
-        None if timetable is None else Recurrence(timetable, nominal_ms),
     )
-    store.add_job(job)
-    store.add_execution(job, nominal_ms, job.id)
     if timetable is not None:
+        job.recurrence = Recurrence(timetable, nominal_ms, name=name, made=1, fired=1)
+        offset_ms = jitter_offset(job.id, timetable.jitter_ms)
+        due_ms = min(nominal_ms + offset_ms, limits.MAX_TIME_MS)
         store.touched.append(job)
+    store.add_job(job)
+    store.add_execution(job, nominal_ms, due_ms, job.id)
     return job
 
 
-def _policy(store: Store, retry: RetryPolicy | None) -> RetryPolicy | None:
+def shared_policy(store: Store, retry: RetryPolicy | None) -> RetryPolicy | None:
     """The policy that a job is to hold, shared by all that have it; None if it is unsound."""
     if retry is None:
         return _DEFAULT_POLICY
     known = store.policies.get(retry)
-    if known is None and _sound_policy(retry):
+    if known is None and is_sound_policy(retry):
         known = store.share_policy(retry)
     return known
 
@@ -110,16 +117,7 @@ def _within_limits(new: NewJob) -> bool:
         and (not new.partition_key or len(new.partition_key) <= limits.MAX_KEY_CHARS)
         and (not new.idempotency_key or len(new.idempotency_key) <= limits.MAX_KEY_CHARS)
         and (not new.fingerprint or len(new.fingerprint) <= limits.MAX_FINGERPRINT_BYTES)
-    )
-
-
-def _sound_policy(retry: RetryPolicy) -> bool:
-    return (
-        1 <= retry.max_attempts <= limits.MAX_ATTEMPTS
-        and 0 <= retry.initial_ms <= limits.MAX_DURATION_MS
-        and 1 <= retry.multiplier_pct <= limits.MAX_MULTIPLIER_PCT
-        and 0 <= retry.max_ms <= limits.MAX_DURATION_MS
-        and 0 <= retry.jitter_pct <= 100
+        and (new.timetable is None or is_sound_timetable(new.timetable))
     )
 
 
@@ -159,51 +157,3 @@ def _cancel_status(store: Store, job: Job) -> CancelStatus:
 
 def _held(execution: Execution) -> bool:
     return execution.state in (ExecutionState.LEASED, ExecutionState.RUNNING)
-
-
-def advance_timetables(store: Store, operation: AdvanceTimetables) -> list[bool]:
-    """Move each timetable on, if it still stands where the planner saw it."""
-    return [_advance(store, item) for item in operation.items]
-
-
-def _advance(store: Store, item: Advance) -> bool:
-    job = store.job_to_change(item.job)
-    recurrence = None if job is None else job.recurrence
-    if job is None or recurrence is None or recurrence.ended:
-        return False
-    if not _advance_is_sound(recurrence, item):
-        return False
-    store.timetables.discard(recurrence.planned_ms, job)
-    recurrence.planned_ms = item.planned_ms
-    store.timetables.add(recurrence.planned_ms, job)
-    recurrence.coalesced += item.coalesced
-    recurrence.missed += item.missed
-    store.counters.coalesced += item.coalesced
-    store.counters.missed += item.missed
-    for nominal_ms in item.nominals:
-        store.add_execution(job, nominal_ms, store.number_occurrence())
-    store.touched.append(job)
-    if item.ended:
-        store.end_timetable(job)
-        store.complete_if_idle(job)
-    return True
-
-
-def _advance_is_sound(recurrence: Recurrence, item: Advance) -> bool:
-    if item.after_ms != recurrence.planned_ms:
-        return False
-    if len(item.nominals) > limits.MAX_OCCURRENCES_PER_ADVANCE:
-        return False
-    latest_ms = item.after_ms
-    for nominal_ms in item.nominals:
-        if nominal_ms <= latest_ms:
-            return False
-        latest_ms = nominal_ms
-    # A step that moves nothing could be applied twice: its condition would hold again.
-    moves = item.planned_ms > item.after_ms or item.ended
-    return (
-        moves
-        and latest_ms <= item.planned_ms <= limits.MAX_TIME_MS
-        and 0 <= item.coalesced <= limits.MAX_SETTING
-        and 0 <= item.missed <= limits.MAX_SETTING
-    )

@@ -23,8 +23,17 @@ from timeball.cluster.state.operations import (
     Succeed,
     Success,
 )
-from timeball.cluster.state.records import Attempt, Execution, ExecutionState, JobState, Outcome
+from timeball.cluster.state.overlap import waits
+from timeball.cluster.state.records import (
+    Attempt,
+    Execution,
+    ExecutionState,
+    JobState,
+    Outcome,
+    definition_of,
+)
 from timeball.cluster.state.store import Store
+from timeball.cluster.state.timetables import died
 from timeball.cluster.state.transitions import TERMINAL, Event, move
 from timeball.cluster.state.verdicts import Verdict
 
@@ -93,7 +102,7 @@ def _lease(
 ) -> bool:
     execution = store.execution_to_change(job_id, nominal_ms)
     now_ms = store.log_time_ms
-    if execution is None or execution.state is not _SCHEDULED:
+    if execution is None or execution.state is not _SCHEDULED or waits(execution):
         return False
     claimed_ms = execution.due_ms
     if claimed_ms <= now_ms:
@@ -279,7 +288,7 @@ def _retry_or_die(
     non_retryable: bool = False,
 ) -> None:
     """The one way on after an attempt without success, reported or not."""
-    policy = execution.job.retry
+    policy = definition_of(execution).retry
     if execution.cancel_requested:
         store.finish(execution, event, ExecutionState.CANCELLED)
         store.counters.cancelled += 1
@@ -287,6 +296,7 @@ def _retry_or_die(
         execution.reason = NON_RETRYABLE if non_retryable else _EXHAUSTED_BY[attempt.outcome]
         store.finish(execution, event, ExecutionState.DEAD)
         store.counters.died += 1
+        died(store, execution)
     else:
         if retry_after_ms < 0:
             used = execution.attempts_used

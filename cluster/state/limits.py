@@ -31,6 +31,16 @@ MAX_ATTEMPTS = 2**31 - 1
 MAX_MULTIPLIER_PCT = 10_000
 MAX_OCCURRENCES_PER_ADVANCE = 1_000
 MAX_SETTING = 10**12
+MAX_RULES = 16
+"""Of a timetable, and as many exclusions."""
+MAX_TIMES = 1_000
+"""Instants of one rule, and days of one exclusion."""
+MAX_EXPRESSION_CHARS = 256
+MAX_REASON_CHARS = 500
+MAX_CAUGHT_UP = 10_000
+
+LEDGER_KEPT = 100
+"""Lines of a job's ledger."""
 
 ATTEMPTS_KEPT = 25
 """Of an execution's attempts, the latest so many are kept; the numbers tell of the rest."""

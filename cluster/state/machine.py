@@ -11,11 +11,22 @@ from typing import Any
 
 import msgspec
 
-from timeball.cluster.state import jobs, leases, limits, listing, restore, snapshot
+from timeball.cluster.state import (
+    budget,
+    changes,
+    jobs,
+    leases,
+    limits,
+    listing,
+    restore,
+    snapshot,
+    timetables,
+)
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
     SUPPORTED_LEVEL,
     AdvanceTimetables,
+    BackfillJob,
     CancelJobs,
     Claim,
     ClusterSettings,
@@ -24,11 +35,17 @@ from timeball.cluster.state.operations import (
     Expire,
     Fail,
     Lead,
+    ParkTimetables,
+    PauseJob,
+    PutJob,
     RaiseLevel,
     Release,
     Replay,
+    ResumeJob,
     Start,
     Succeed,
+    TriggerJob,
+    UpdateJob,
     decode_entry,
     level_of,
 )
@@ -85,10 +102,17 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     Fail: leases.fail,
     Release: leases.release,
     Expire: leases.expire,
-    AdvanceTimetables: jobs.advance_timetables,
+    AdvanceTimetables: timetables.advance_timetables,
     Replay: leases.replay,
     Lead: _lead,
     RaiseLevel: _raise_level,
+    PauseJob: timetables.pause_job,
+    ResumeJob: timetables.resume_job,
+    TriggerJob: timetables.trigger_job,
+    BackfillJob: timetables.backfill_job,
+    UpdateJob: changes.update_job,
+    PutJob: changes.put_job,
+    ParkTimetables: timetables.park_timetables,
 }
 
 
@@ -182,7 +206,7 @@ class StateMachine:
 
     @property
     def timetables(self) -> TimeBuckets[Job]:
-        """Every job whose timetable goes on, by the nominal time at which it stands."""
+        """Every job whose timetable goes on, by when its planned occurrence is due."""
         return self._store.timetables
 
     @property
@@ -193,6 +217,14 @@ class StateMachine:
     def job(self, job_id: int) -> Job | None:
         """The job of this id; None if there never was one, or it has been trimmed."""
         return self._store.jobs.get(job_id)
+
+    def named(self, name: str) -> Job | None:
+        """The recurring job of this name, until its timetable ends."""
+        return self._store.names.get(name)
+
+    def catch_up_room(self, now_ms: int) -> int:
+        """How many runs of the past the cluster's budget has room for."""
+        return budget.room(self._store, now_ms)
 
     def execution(self, job_id: int, nominal_ms: int) -> Execution | None:
         """The execution of this identity; None if there never was one, or it was trimmed."""

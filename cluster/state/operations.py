@@ -240,7 +240,7 @@ class Expire(Operation, frozen=True, tag=8):
 
 
 class Fate(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of nominal times that had no run of their own: `count` from first to last.
+    """What became of `count` nominal times, from first to last, that hold no execution.
 
     `kind` is a `records.FateKind`.
     """

@@ -96,7 +96,7 @@ class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):
 
 
 class FateKind(enum.IntEnum):
-    """What became of a nominal time that had no run of its own."""
+    """What became of nominal times that have no record of their own (any more)."""
 
     COALESCED = 0
     """Folded into the one run that stands for all that were missed."""
@@ -104,6 +104,8 @@ class FateKind(enum.IntEnum):
     """Left out by rule: overlap, a pause."""
     MISSED = 2
     """Past, and not to be caught up."""
+    FIRED = 3
+    """A run of its own, whose record has been dropped since; the reason is how it ended."""
 
 
 class Origin(enum.IntEnum):
@@ -135,7 +137,7 @@ class Recurrence(msgspec.Struct, eq=False, gc=False, weakref=False):
     planned_ms: int
     """The latest nominal time that it has reached (materialised or not)."""
     passed_ms: int = 0
-    """The one before: where it stood when it planned that."""
+    """The one before, whose turn has come: an edit never goes back behind it."""
     name: str = ""
     """By which it can be put; "" for none."""
     made: int = 0
@@ -153,8 +155,10 @@ class Recurrence(msgspec.Struct, eq=False, gc=False, weakref=False):
     """Why it stands still; "" when it does not."""
     skip_to_ms: int = 0
     """Nominal times up to this fell into a pause that is over."""
+    live: dict[int, Execution] = msgspec.field(default_factory=dict)
+    """Executions that have not ended, by nominal time; derived from the records."""
     ledger: list[Fate] = msgspec.field(default_factory=list)
-    """The latest nominal times without a run of their own, in the order of time."""
+    """What became of the latest nominal times that hold no execution, in the order written."""
     asked: dict[int, Origin] = msgspec.field(default_factory=dict)
     """Kept executions that the timetable did not make, by nominal time."""
     begun: dict[int, Definition] = msgspec.field(default_factory=dict)

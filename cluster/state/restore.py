@@ -173,10 +173,14 @@ class Loader:
         return store
 
     def _check_whole(self, job: Job) -> None:
-        if job.state is _ACTIVE and job.timetable_ended:
-            executions = self._store.executions_of(job)
-            if all(execution.state in TERMINAL for execution in executions):
-                self._refuse_idle(job)
+        recurrence = job.recurrence
+        assert recurrence is not None
+        if job.state is _ACTIVE and recurrence.ended and not recurrence.live:
+            self._refuse_idle(job)
+        kept = job.executions
+        assert isinstance(kept, dict)
+        if not (recurrence.asked.keys() <= kept.keys() and recurrence.begun.keys() <= kept.keys()):
+            _refuse(f"job {job.id} tells of executions that it does not hold")
 
     def _refuse_idle(self, job: Job) -> NoReturn:
         _refuse(f"job {job.id} is active, and nothing is to come")
@@ -203,6 +207,7 @@ class Loader:
         if len(header.counters) > len(fields(Counters)):
             _refuse("totals that are not known here")
         store.counters = Counters(*header.counters)
+        store.catch_up_us = header.catch_up_us
         self._highest_number = (header.applied_index + 1) * NUMBERED_PER_ENTRY - 1
 
     def _queue(self, totals: QueueTotals) -> None:
@@ -214,6 +219,7 @@ class Loader:
             total_succeeded=totals.succeeded,
             total_dead=totals.dead,
             total_cancelled=totals.cancelled,
+            total_skipped=totals.skipped,
         )
 
     def _job(self, record: JobRecord) -> None:
@@ -226,9 +232,13 @@ class Loader:
             _refuse(f"job {record.id} is neither one-shot nor recurring")
         if recurrence is not None:
             self._check_time(recurrence.planned_ms)
+            if recurrence.name and recurrence.name in self._store.names:
+                _refuse(f"the name {recurrence.name!r} comes twice")
             if not recurrence.ended and record.state is not JobState.ACTIVE:
                 _refuse(f"job {record.id} has ended, and its timetable has not")
         self._check_time(record.created_ms)
+        if record.version < 1:
+            _refuse(f"job {record.id} has no version {record.version}")
         self._last_job = record.id
         job = Job(
             record.id,
@@ -241,8 +251,9 @@ class Loader:
             record.timeout_ms,
             record.idempotency_key,
             NO_EXECUTIONS if recurrence is None else {},
-            None if recurrence is None else Recurrence(*msgspec.structs.astuple(recurrence)),
+            None if recurrence is None else Recurrence(**msgspec.structs.asdict(recurrence)),
             record.state,
+            record.version,
         )
         self._store.add_job(job)
         if execution is not None:
@@ -259,9 +270,11 @@ class Loader:
         if job is None or not isinstance(job.executions, dict) or job.recurrence is None:
             _refuse(f"execution {record.job}-{record.nominal_ms} is of no recurring job")
         latest = next(reversed(job.executions), -1)
-        if not latest < record.nominal_ms <= job.recurrence.planned_ms:
+        if record.nominal_ms <= latest:
             _refuse(f"execution {record.job}-{record.nominal_ms} is out of order")
-        job.executions[record.nominal_ms] = self._execution(job, record)
+        execution = job.executions[record.nominal_ms] = self._execution(job, record)
+        if execution.state not in TERMINAL:
+            job.recurrence.live[record.nominal_ms] = execution
 
     def _execution(self, job: Job, record: ExecutionRecord) -> Execution:
         self._check_execution(record)
@@ -324,6 +337,8 @@ class Loader:
             self._finished += 1
             if state is ExecutionState.SUCCEEDED:
                 counts.succeeded += 1
+            elif state is ExecutionState.SKIPPED:
+                counts.skipped += 1
             else:
                 counts.cancelled += 1
 
@@ -395,6 +410,8 @@ def dismantle(store: Store) -> Iterator[None]:
             for execution in store.executions_of(job):
                 store.pending.discard(execution.due_ms, execution)
             job.executions = NO_EXECUTIONS
+            if job.recurrence is not None:
+                job.recurrence.live.clear()
             store.jobs.remove(job)
             if number % _DISMANTLED_AT_ONCE == 0:
                 yield

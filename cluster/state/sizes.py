@@ -8,21 +8,33 @@ drops records by the latter, which is a part of the replicated rules.
 from __future__ import annotations
 
 from timeball.cluster.state.operations import (
+    Advance,
     AdvanceTimetables,
     AnyOperation,
+    At,
+    BackfillJob,
     CancelJobs,
     Claim,
     CreateJobs,
+    Dates,
     Expire,
     Fail,
     Lead,
+    NewJob,
+    ParkTimetables,
+    PauseJob,
+    PutJob,
     RaiseLevel,
     Release,
     Replay,
+    ResumeJob,
     Start,
     Succeed,
+    Timetable,
+    TriggerJob,
+    UpdateJob,
 )
-from timeball.cluster.state.records import Execution, Job
+from timeball.cluster.state.records import Execution, Job, definition_of
 
 KEPT_RECORD = 400
 """What `kept_bytes` counts for a record without payload, result and errors."""
@@ -34,7 +46,10 @@ _HOLD = 32
 _REPORT = 64
 _JOB = 320
 """Of a job without its payload, keys and timetable: numbers, the queue, the fingerprint."""
-_TIMETABLE = 400
+_TIMETABLE = 200
+_PART = 600
+"""Of a rule or an exclusion: an expression and the name of a time zone, both ASCII."""
+_NUMBER = 9
 _CHARACTER = 4
 """The longest encoding of a character of text."""
 
@@ -48,7 +63,11 @@ def count_items(operation: AnyOperation) -> int:
             return len(named)
         case Start(named) | Release(named) | Expire(named) | Replay(named):
             return len(named)
-        case Lead() | RaiseLevel():
+        case ParkTimetables(named) | BackfillJob(_, _, named):
+            return len(named)
+        case Lead() | RaiseLevel() | PauseJob() | ResumeJob() | TriggerJob():
+            return 1
+        case UpdateJob() | PutJob():
             return 1
 
 
@@ -56,14 +75,7 @@ def guess_bytes(operation: AnyOperation) -> int:
     """The guess for one operation."""
     match operation:
         case CreateJobs(request_id, jobs):
-            texts = len(request_id)
-            rest = len(jobs) * _JOB
-            for job in jobs:
-                texts += len(job.partition_key) + len(job.idempotency_key)
-                rest += len(job.payload)
-                if job.timetable is not None:
-                    rest += _TIMETABLE
-            return _HEAD + rest + texts * _CHARACTER
+            return _HEAD + len(request_id) * _CHARACTER + sum(_job_bytes(job) for job in jobs)
         case Succeed(items):
             size = _HEAD + len(items) * _REPORT
             for item in items:
@@ -75,13 +87,49 @@ def guess_bytes(operation: AnyOperation) -> int:
         case Claim(worker, request_id, _, executions):
             return _HEAD + (len(worker) + len(request_id)) * _CHARACTER + len(executions) * _HOLD
         case AdvanceTimetables(items):
-            return _HEAD + sum(_REPORT + len(item.nominals) * _HOLD for item in items)
+            return _HEAD + sum(_advance_bytes(item) for item in items)
         case CancelJobs(named) | Start(named) | Release(named) | Expire(named) | Replay(named):
             return _HEAD + len(named) * _HOLD
         case Lead():
             return _HEAD * 2
-        case RaiseLevel():
+        case RaiseLevel() | ResumeJob():
             return _HEAD
+        case PauseJob(_, text) | TriggerJob(_, text):
+            return _HEAD + len(text) * _CHARACTER
+        case BackfillJob(_, _, nominals):
+            return _HEAD + len(nominals) * _HOLD
+        case ParkTimetables(items):
+            return _HEAD + sum(_HOLD + len(why) * _CHARACTER for _, _, why in items)
+        case UpdateJob(_, _, change):
+            return _HEAD + len(change.payload or b"") + _timetable_bytes(change.timetable)
+        case PutJob(name, job):
+            return _HEAD + len(name) * _CHARACTER + _job_bytes(job)
+
+
+def _advance_bytes(item: Advance) -> int:
+    size = 2 * _REPORT + len(item.nominals) * _NUMBER
+    for fate in item.fates if item.pending is None else (*item.fates, item.pending):
+        size += _REPORT + len(fate.reason) * _CHARACTER
+    return size
+
+
+def _job_bytes(job: NewJob) -> int:
+    texts = len(job.partition_key) + len(job.idempotency_key)
+    size = _JOB + len(job.payload) + texts * _CHARACTER
+    return size if job.timetable is None else size + _timetable_bytes(job.timetable)
+
+
+def _timetable_bytes(timetable: Timetable | None) -> int:
+    size = 0
+    if timetable is not None:
+        size = _TIMETABLE
+        for part in (*timetable.rules, *timetable.exclusions):
+            size += _PART
+            if isinstance(part, At):
+                size += len(part.times_ms) * _NUMBER
+            elif isinstance(part, Dates):
+                size += len(part.days) * 3 * _NUMBER
+    return size
 
 
 def kept_bytes(ended: Execution | Job) -> int:
@@ -89,11 +137,11 @@ def kept_bytes(ended: Execution | Job) -> int:
 
     Its payload, result and error texts, and a flat share for the rest. The executions of a
     recurring job share its payload and yet count it each: the sum is a bound, not a measure.
-    It stays the same for as long as the record is kept.
+    It stays the same for as long as the record is kept and its job has this payload.
     """
     if isinstance(ended, Job):
         return KEPT_RECORD + len(ended.payload)
-    size = KEPT_RECORD + len(ended.job.payload) + len(ended.result)
+    size = KEPT_RECORD + len(definition_of(ended).payload) + len(ended.result)
     for attempt in ended.attempts or ():
         size += _text_bytes(attempt.error_type) + _text_bytes(attempt.message)
     return size

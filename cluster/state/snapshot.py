@@ -18,6 +18,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import astuple
+from operator import attrgetter
 from struct import Struct as Layout
 from typing import Any
 
@@ -27,22 +28,23 @@ from timeball.cluster.state.operations import (
     FIRST_LEVEL,
     NUMBERED_PER_ENTRY,
     ClusterSettings,
-    Cron,
-    Every,
+    Fate,
     RetryPolicy,
+    Timetable,
 )
 from timeball.cluster.state.records import (
     Attempt,
+    Definition,
     Execution,
     ExecutionState,
     Job,
     JobState,
-    Recurrence,
+    Origin,
 )
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
 
 MAGIC = "timeball-state"
-VERSION = 2
+VERSION = 3
 RECORDS_PER_CHUNK = 250
 BYTES_PER_CHUNK = 262_144
 """A chunk ends with the record that reaches either; a node pauses for one chunk at a time."""
@@ -70,6 +72,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
     settings: ClusterSettings
     counters: tuple[int, ...]
     level: int = FIRST_LEVEL
+    catch_up_us: int = 0
 
 
 class QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -80,6 +83,7 @@ class QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
     succeeded: int
     dead: int
     cancelled: int
+    skipped: int
 
 
 class ExecutionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -100,13 +104,26 @@ class ExecutionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class RecurrenceRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How far a recurring job has come, as dumped."""
+    """How far a recurring job has come, as dumped: the fields of `Recurrence`, less what derives
+    from the executions."""
 
-    timetable: Every | Cron
+    timetable: Timetable
     planned_ms: int
+    passed_ms: int
+    name: str
+    made: int
+    fired: int
     coalesced: int
+    skipped: int
     missed: int
     ended: bool
+    paused_ms: int
+    pause_reason: str
+    parked: str
+    skip_to_ms: int
+    ledger: list[Fate]
+    asked: dict[int, Origin]
+    begun: dict[int, Definition]
 
 
 class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -122,6 +139,7 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     timeout_ms: int
     idempotency_key: str
     state: JobState
+    version: int
     recurrence: RecurrenceRecord | None
     execution: ExecutionRecord | None
 
@@ -147,14 +165,7 @@ def _execution_record(execution: Execution) -> bytes:
     return _encode(_execution_fields(execution))
 
 
-def _recurrence_fields(recurrence: Recurrence) -> tuple[Any, ...]:
-    return (
-        recurrence.timetable,
-        recurrence.planned_ms,
-        recurrence.coalesced,
-        recurrence.missed,
-        recurrence.ended,
-    )
+_recurrence_fields = attrgetter(*RecurrenceRecord.__struct_fields__)
 
 
 def _job_record(job: Job) -> bytes:
@@ -172,6 +183,7 @@ def _job_record(job: Job) -> bytes:
             job.timeout_ms,
             job.idempotency_key,
             job.state,
+            job.version,
             None if recurrence is None else _recurrence_fields(recurrence),
             None if isinstance(executions, dict) else _execution_fields(executions),
         )
@@ -217,11 +229,19 @@ class Dump:
                     store.settings,
                     astuple(store.counters),
                     store.level,
+                    store.catch_up_us,
                 ),
             )
         )
         self._queues = [
-            (q.name, q.total_created, q.total_succeeded, q.total_dead, q.total_cancelled)
+            (
+                q.name,
+                q.total_created,
+                q.total_succeeded,
+                q.total_dead,
+                q.total_cancelled,
+                q.total_skipped,
+            )
             for q in store.queues.values()
         ]
         self._shards = store.jobs.shards()

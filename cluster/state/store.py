@@ -1,20 +1,18 @@
 """Everything that the state machine holds, and the indexes that follow from it.
 
 The store keeps records and indexes in step; the rules of the operations are in the
-modules named after their nouns and change records only through it. Jobs are spread
-over small dicts by range of id: one large dict rebuilds in one go, on all nodes at the
-same entry.
+modules named after their nouns and change records only through it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from timeball.cluster.state.jobmap import JobMap
+from timeball.cluster.state.ledger import fate_of, write_down
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import (
     FIRST_LEVEL,
@@ -22,13 +20,18 @@ from timeball.cluster.state.operations import (
     ClusterSettings,
     RetryPolicy,
 )
+from timeball.cluster.state.overlap import first_in_line
 from timeball.cluster.state.records import (
     Counters,
     Execution,
     ExecutionState,
+    FateKind,
     Job,
     JobState,
+    Origin,
     QueueCounts,
+    Recurrence,
+    origin_of,
 )
 from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.transitions import TERMINAL, Event, move
@@ -37,7 +40,6 @@ from timeball.wheel import TimeBuckets
 if TYPE_CHECKING:
     from timeball.cluster.state.snapshot import Dump
 
-_SHARD_BITS = 17
 _BUCKET_MS = 1_000
 _POLICIES_SHARED = 1_024
 NO_EXECUTIONS: dict[int, Execution] = {}
@@ -49,82 +51,10 @@ _LEASED = ExecutionState.LEASED
 _RUNNING = ExecutionState.RUNNING
 _SUCCEEDED = ExecutionState.SUCCEEDED
 _DEAD = ExecutionState.DEAD
-_CANCELLED = ExecutionState.CANCELLED
+_SKIPPED = ExecutionState.SKIPPED
 _ACTIVE = JobState.ACTIVE
 _COMPLETED = JobState.COMPLETED
 _CLAIM = Event.CLAIM
-
-
-_NO_JOBS: dict[int, Job] = {}
-
-
-class JobMap:
-    """Jobs by id. Ids are added in rising order, so the order of time is kept for free."""
-
-    __slots__ = ("_count", "_keys", "_shards")
-
-    def __init__(self) -> None:
-        self._shards: dict[int, dict[int, Job]] = {}
-        self._keys: list[int] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def get(self, job_id: int) -> Job | None:
-        """The job of this id."""
-        return self._shards.get(job_id >> _SHARD_BITS, _NO_JOBS).get(job_id)
-
-    def add(self, job: Job) -> None:
-        """Add a job whose id is higher than all before."""
-        job_id = job.id
-        key = job_id >> _SHARD_BITS
-        shard = self._shards.get(key)
-        if shard is None:
-            assert not self._keys or self._keys[-1] < key, "job ids must rise"
-            shard = self._shards[key] = {}
-            self._keys.append(key)
-        assert job_id not in shard, "job ids must be new"
-        shard[job_id] = job
-        self._count += 1
-
-    def remove(self, job: Job) -> None:
-        """Remove a job that is here."""
-        job_id = job.id
-        key = job_id >> _SHARD_BITS
-        shard = self._shards[key]
-        del shard[job_id]
-        self._count -= 1
-        if not shard:
-            del self._shards[key]
-            del self._keys[bisect_left(self._keys, key)]
-
-    def shards(self) -> list[int]:
-        """The names of the shards there are, oldest jobs first."""
-        return list(self._keys)
-
-    def shard_of(self, job_id: int) -> int:
-        """The name of the shard to which an id belongs."""
-        return job_id >> _SHARD_BITS
-
-    def shard(self, name: int) -> Mapping[int, Job]:
-        """The jobs of a shard by rising id; empty if it is gone."""
-        return self._shards.get(name, _NO_JOBS)
-
-    def oldest_first(self) -> Iterator[Job]:
-        """All jobs by rising id; the map must not change meanwhile."""
-        for key in self._keys:
-            yield from self._shards[key].values()
-
-    def newest_first(self, upto: int | None = None) -> Iterator[Job]:
-        """Jobs by falling id, from `upto` (inclusive) on; the map must not change meanwhile."""
-        position = len(self._keys)
-        if upto is not None:
-            position = bisect_left(self._keys, (upto >> _SHARD_BITS) + 1)
-        for at in range(position - 1, -1, -1):
-            for job in reversed(self._shards[self._keys[at]].values()):
-                if upto is None or job.id <= upto:
-                    yield job
 
 
 class EndedJob(msgspec.Struct, eq=False, gc=False):
@@ -154,11 +84,15 @@ class Store:
         """Dead executions in the order in which they died."""
         self.finished_bytes = self.dead_bytes = 0
         """What both count for, by `sizes.kept_bytes`."""
+        self.catch_up_us = 0
+        """When the budget of runs of the past will be whole again, log-time in microseconds."""
         # Derived from the records:
         self.pending: TimeBuckets[Execution] = TimeBuckets(_BUCKET_MS)
         self.timetables: TimeBuckets[Job] = TimeBuckets(_BUCKET_MS)
         self.leased: dict[int, Execution] = {}
         """Leased and running executions by token, that is, in the order of their grants."""
+        self.names: dict[str, Job] = {}
+        """Recurring jobs by name, until their timetable ends."""
         self.queues: dict[str, QueueCounts] = {}
         self.policies: dict[RetryPolicy, RetryPolicy] = {}
         """Policies to share: most jobs have one of a few."""
@@ -260,19 +194,35 @@ class Store:
         counts.jobs += 1
         job.queue = counts.name
         self.jobs.add(job)
+        self.plan(job)
         recurrence = job.recurrence
-        if recurrence is not None and not recurrence.ended:
-            self.timetables.add(recurrence.planned_ms, job)
+        if recurrence is not None and recurrence.name and not recurrence.ended:
+            self.names[recurrence.name] = job
 
-    def add_execution(self, job: Job, nominal_ms: int, sequence: int) -> Execution:
-        """Create the occurrence of `job` at `nominal_ms`, scheduled for then."""
-        execution = Execution(job, nominal_ms, nominal_ms, sequence)
-        if job.recurrence is None:
+    def plan(self, job: Job) -> None:
+        """Have the timetable of a job moved on when its planned occurrence is due."""
+        if job.timetable_moves:
+            self.timetables.add(job.moves_at_ms, job)
+
+    def unplan(self, job: Job) -> None:
+        """Not so, since what it depends on is about to change."""
+        if job.timetable_moves:
+            self.timetables.discard(job.moves_at_ms, job)
+
+    def add_execution(self, job: Job, nominal_ms: int, due_ms: int, sequence: int) -> Execution:
+        """Create the occurrence of `job` at `nominal_ms`, scheduled for `due_ms`."""
+        # One integer object for both, where they are equal, saves memory.
+        execution = Execution(
+            job, nominal_ms, nominal_ms if due_ms == nominal_ms else due_ms, sequence
+        )
+        recurrence = job.recurrence
+        if recurrence is None:
             job.executions = execution
         else:
             assert isinstance(job.executions, dict)
-            job.executions[nominal_ms] = execution
-        self.pending.add(nominal_ms, execution)
+            _insert(job.executions, execution)
+            recurrence.live[nominal_ms] = execution
+        self.pending.add(execution.due_ms, execution)
         counts = self.queues[job.queue]
         counts.scheduled += 1
         counts.total_created += 1
@@ -303,6 +253,8 @@ class Store:
         self.pending.add(due_ms, execution)
         counts.scheduled += 1
         self.touched.append(execution)
+        if event is Event.REPLAY and execution.job.recurrence is not None:
+            execution.job.recurrence.live[execution.nominal_ms] = execution
 
     def finish(self, execution: Execution, event: Event, target: ExecutionState) -> None:
         """To a terminal state; the job ends with it if nothing else is to come."""
@@ -311,6 +263,8 @@ class Store:
         self._leave(execution, counts)
         move(execution, event, target)
         execution.finished_ms = self.log_time_ms
+        if job.recurrence is not None:
+            self._leave_line(job, job.recurrence, execution)
         if target is _DEAD:
             self.dead[execution] = None
             self.dead_bytes += kept_bytes(execution)
@@ -322,12 +276,66 @@ class Store:
             if target is _SUCCEEDED:
                 counts.succeeded += 1
                 counts.total_succeeded += 1
+            elif target is _SKIPPED:
+                counts.skipped += 1
+                counts.total_skipped += 1
             else:
                 counts.cancelled += 1
                 counts.total_cancelled += 1
         self.touched.append(execution)
         if job.state is _ACTIVE:
             self.complete_if_idle(job)
+
+    def _leave_line(self, job: Job, recurrence: Recurrence, execution: Execution) -> None:
+        """An occurrence has ended: the next in line may go."""
+        del recurrence.live[execution.nominal_ms]
+        if execution.state is not _DEAD:  # which may be replayed
+            recurrence.begun.pop(execution.nominal_ms, None)
+        following = first_in_line(job)
+        if following is not None and following.state is _SCHEDULED:
+            self.touched.append(following)
+
+    def skip(self, execution: Execution, kind: FateKind, reason: str) -> None:
+        """A scheduled occurrence is not to run: its record says so, and the totals."""
+        self.will_change(execution)
+        recurrence = execution.job.recurrence
+        assert recurrence is not None
+        execution.reason = f"{kind.name.lower()}:{reason}"
+        self.finish(execution, Event.SKIP, _SKIPPED)
+        if origin_of(execution) is Origin.TIMETABLE:
+            recurrence.fired -= 1
+            self.count_fates(recurrence, kind, 1)
+
+    def count_fates(self, recurrence: Recurrence, kind: FateKind, count: int) -> None:
+        """Nominal times of a timetable have no run of their own."""
+        if kind is FateKind.COALESCED:
+            recurrence.coalesced += count
+            self.counters.coalesced += count
+        elif kind is FateKind.SKIPPED:
+            recurrence.skipped += count
+            self.counters.skipped += count
+        else:
+            assert kind is FateKind.MISSED
+            recurrence.missed += count
+            self.counters.missed += count
+
+    def withdraw(self, execution: Execution) -> None:
+        """Take back an occurrence whose time has not come: as if it had not been made."""
+        self.will_change(execution)
+        job = execution.job
+        recurrence, executions = job.recurrence, job.executions
+        assert recurrence is not None
+        assert isinstance(executions, dict)
+        counts = self.queues[job.queue]
+        self._leave(execution, counts)
+        move(execution, Event.WITHDRAW, _SKIPPED)
+        counts.total_skipped += 1
+        self.counters.withdrawn += 1
+        recurrence.made -= 1
+        recurrence.fired -= 1
+        del recurrence.live[execution.nominal_ms]
+        del executions[execution.nominal_ms]
+        self.touched.append(execution)
 
     def _leave(self, execution: Execution, counts: QueueCounts) -> None:
         """Take an execution out of the index of the state that it is about to leave."""
@@ -349,8 +357,9 @@ class Store:
         """No further occurrence will come."""
         recurrence = job.recurrence
         if recurrence is not None and not recurrence.ended:
-            self.timetables.discard(recurrence.planned_ms, job)
+            self.unplan(job)
             recurrence.ended = True
+            self.names.pop(recurrence.name, None)
             self.touched.append(job)
             if not job.executions:
                 self.finished.append(EndedJob(job, self.log_time_ms))
@@ -362,10 +371,9 @@ class Store:
         if type(executions) is Execution:
             idle = executions.state in TERMINAL
         else:
-            assert isinstance(executions, dict)
-            idle = job.timetable_ended and all(
-                execution.state in TERMINAL for execution in executions.values()
-            )
+            recurrence = job.recurrence
+            assert recurrence is not None
+            idle = recurrence.ended and not recurrence.live
         if idle:
             job.state = _COMPLETED
 
@@ -384,14 +392,19 @@ class Store:
             counts.succeeded -= 1
         elif state is _DEAD:
             counts.dead -= 1
+        elif state is _SKIPPED:
+            counts.skipped -= 1
         else:
             counts.cancelled -= 1
-        executions = job.executions
-        if executions is execution:
+        executions, recurrence = job.executions, job.recurrence
+        if recurrence is None:
             job.executions = executions = NO_EXECUTIONS
         else:
             assert isinstance(executions, dict)
             del executions[execution.nominal_ms]
+            recurrence.begun.pop(execution.nominal_ms, None)
+            if recurrence.asked.pop(execution.nominal_ms, Origin.TIMETABLE) is Origin.TIMETABLE:
+                write_down(recurrence, fate_of(execution))
         if not executions and job.state is not _ACTIVE:
             self.drop_job(job)
 
@@ -406,3 +419,13 @@ class Store:
         counts.jobs -= 1
         if counts.jobs == 0:
             del self.queues[job.queue]
+
+
+def _insert(executions: dict[int, Execution], execution: Execution) -> None:
+    """Add one where it belongs by nominal time: most come last."""
+    latest_ms = next(reversed(executions), -1)
+    executions[execution.nominal_ms] = execution
+    if execution.nominal_ms < latest_ms:
+        in_order = sorted(executions.items())
+        executions.clear()
+        executions.update(in_order)

@@ -25,6 +25,8 @@ class Event(enum.IntEnum):
     EXPIRE = 5
     CANCEL = 6
     REPLAY = 7
+    SKIP = 8
+    WITHDRAW = 9
 
 
 class Transition(NamedTuple):
@@ -42,6 +44,7 @@ _RUNNING = ExecutionState.RUNNING
 _SUCCEEDED = ExecutionState.SUCCEEDED
 _DEAD = ExecutionState.DEAD
 _CANCELLED = ExecutionState.CANCELLED
+_SKIPPED = ExecutionState.SKIPPED
 
 _HOLDER = "by the latest token"
 _LATE = "by the latest token, late: lease ended, not claimed since"
@@ -56,6 +59,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_SCHEDULED, Event.FAIL, _DEAD, f"{_LATE}, {_EXHAUSTED}"),
     Transition(_SCHEDULED, Event.RELEASE, _SCHEDULED, _LATE),
     Transition(_SCHEDULED, Event.CANCEL, _CANCELLED, ""),
+    Transition(_SCHEDULED, Event.SKIP, _SKIPPED, "by the overlap or catch-up rule, never leased"),
+    Transition(_SCHEDULED, Event.WITHDRAW, _SKIPPED, "not due, and paused or edited: forgotten"),
     Transition(_LEASED, Event.START, _RUNNING, _HOLDER),
     Transition(_LEASED, Event.SUCCEED, _SUCCEEDED, _HOLDER),
     Transition(_LEASED, Event.FAIL, _SCHEDULED, _RETRY),
@@ -79,7 +84,7 @@ TRANSITIONS: tuple[Transition, ...] = (
 )
 
 TERMINAL = frozenset(
-    {_SUCCEEDED, _DEAD, _CANCELLED, ExecutionState.SKIPPED},
+    {_SUCCEEDED, _DEAD, _CANCELLED, _SKIPPED},
 )
 """States in which no report is accepted any more; a dead execution may be replayed."""
 

@@ -126,10 +126,11 @@ class TriggerStatus(enum.IntEnum):
     SKIPPED = 2
     """The overlap rule left it out; its record says so."""
     UNKNOWN = 3
-    CANCELLED = 4
-    """The job has been cancelled."""
+    ENDED = 4
     NOT_RECURRING = 5
     FULL = 6
+    KEY_REUSED = 7
+    """The request id is known with another request."""
 
 
 class Triggered(msgspec.Struct, frozen=True, gc=False):

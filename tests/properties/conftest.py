@@ -1,4 +1,4 @@
-"""What the property tests share: models, which they import by name."""
+"""Lets the tests of this folder import the model that lies beside them."""
 
 import sys
 from pathlib import Path

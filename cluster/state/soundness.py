@@ -1,0 +1,63 @@
+"""Whether parts of a definition keep to the limits of the state, whatever the edges let through."""
+
+from __future__ import annotations
+
+from timeball.cluster.state import limits
+from timeball.cluster.state.operations import (
+    OVERLAPS,
+    At,
+    Cron,
+    Dates,
+    Every,
+    RetryPolicy,
+    Timetable,
+    Window,
+)
+
+
+def is_sound_policy(retry: RetryPolicy) -> bool:
+    """A retry policy."""
+    return (
+        1 <= retry.max_attempts <= limits.MAX_ATTEMPTS
+        and 0 <= retry.initial_ms <= limits.MAX_DURATION_MS
+        and 1 <= retry.multiplier_pct <= limits.MAX_MULTIPLIER_PCT
+        and 0 <= retry.max_ms <= limits.MAX_DURATION_MS
+        and 0 <= retry.jitter_pct <= 100
+    )
+
+
+def is_sound_timetable(timetable: Timetable) -> bool:
+    """A timetable: its size and numbers. What it means is its author's and the planner's."""
+    numbers = (
+        (timetable.start_ms, limits.MAX_TIME_MS),
+        (timetable.until_ms, limits.MAX_TIME_MS),
+        (timetable.max_runs, limits.MAX_SETTING),
+        (timetable.jitter_ms, limits.MAX_DURATION_MS),
+        (timetable.catch_up_window_ms, limits.MAX_DURATION_MS),
+        (timetable.catch_up_limit, limits.MAX_CAUGHT_UP),
+    )
+    return (
+        0 < len(timetable.rules) <= limits.MAX_RULES
+        and len(timetable.exclusions) <= limits.MAX_RULES
+        and timetable.overlap in OVERLAPS
+        and timetable.catch_up in ("none", "one", "all")
+        and all(0 <= number <= highest for number, highest in numbers)
+        and all(_is_small(part) for part in (*timetable.rules, *timetable.exclusions))
+    )
+
+
+def _is_small(part: Every | Cron | At | Dates | Window) -> bool:
+    match part:
+        case Every(interval_ms, anchor_ms):
+            return (
+                0 < interval_ms <= limits.MAX_DURATION_MS and 0 <= anchor_ms <= limits.MAX_TIME_MS
+            )
+        case At(times_ms):
+            return 0 < len(times_ms) <= limits.MAX_TIMES
+        case Dates(days, time_zone):
+            return 0 < len(days) <= limits.MAX_TIMES and len(time_zone) <= limits.MAX_KEY_CHARS
+        case Cron(expression, time_zone) | Window(expression, time_zone):
+            return (
+                len(expression) <= limits.MAX_EXPRESSION_CHARS
+                and len(time_zone) <= limits.MAX_KEY_CHARS
+            )
