@@ -1,154 +1,178 @@
-"""Cron expressions: five fields, or six with the seconds first, on naive wall-clock time.
+"""Cron expressions: the set of seconds on the wall that five fields, or six, or a name stand for.
 
-The language is that of Vixie cron, read strictly: what another cron would take to mean
-something else (wrapped ranges, steps that leave one value, `L W # ?`, nicknames) is
-refused with a hint. Day of month and day of week combine as in Vixie cron: when the text
-of either begins with `*`, both must match; otherwise one of them is enough.
+Fields, separated by blanks: minute, hour, day of month, month, day of week; or six of them,
+with the seconds *first* (the second is 0 where it is not said). Each is a list of items,
+separated by commas, without blanks; letters may be of either case:
 
-Times are whole seconds on the wall (see `zones`).
+=============  ==================  =======================================================
+item           where               meaning
+=============  ==================  =======================================================
+``*``          everywhere          every value
+``n``          everywhere          that value; ``jan``-``dec`` and ``sun``-``sat`` are
+                                   values, Sunday is 0 and 7
+``a-b``        everywhere          from a to b; never backwards
+``*/n``        everywhere          every n-th value, from the lowest on; starts afresh in
+                                   each minute, hour, day, month, year or week
+``a/n``        everywhere          every n-th value from a to the highest
+``a-b/n``      everywhere          every n-th value from a to b
+``?``          both days, alone    ``*``
+``L``          day of month        the month's last day
+``L-n``        day of month        n days before it, n from 1 to 30
+``nW``         day of month        the day from Monday to Friday that is nearest to day n
+                                   within the month
+``LW``         day of month        the month's last day from Monday to Friday
+``nL``         day of week         the month's last such weekday: ``5L``, ``friL``
+``n#k``        day of week         its k-th such weekday, k from 1 to 5: ``0#5``, ``fri#2``
+=============  ==================  =======================================================
+
+- *Day of month and day of week.* Where the text of either begins with ``*``, or is ``?``, a
+  day must be in both; otherwise, in at least one of them. (Vixie cron's rule, which looks at
+  the text: ``0 9 1-31 * 1`` is daily, ``0 9 * * 1`` and Quartz's ``0 9 ? * 1`` are Mondays.)
+- *A day that a month lacks* is left out there, never moved: ``31``, ``31W``, ``L-30``, ``0#5``.
+  What no month has, such as 30 February, is refused.
+- *A step* that leaves no second value (``*/90`` as the minute) is refused.
+- *Names of whole expressions:* ``@yearly`` and ``@annually`` are ``0 0 1 1 *``, ``@monthly``
+  is ``0 0 1 * *``, ``@weekly`` ``0 0 * * 0``, ``@daily`` and ``@midnight`` ``0 0 * * *``,
+  ``@hourly`` ``0 * * * *``. There is no ``@reboot`` and no ``@every``.
+- *As a window* (``window=True``), five fields stand for the whole of each minute.
+
+Times are whole seconds on the wall, counted as if it were UTC (see `zones`).
 """
 
 from __future__ import annotations
 
 import datetime
 from bisect import bisect_left
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple
+from itertools import product
+from typing import Final
 
-from timeball.cluster.dispatch.errors import TimetableError
+from timeball.cluster.dispatch.cron_days import EPOCH, LAST_YEAR, CronDays
+from timeball.cluster.dispatch.cron_text import LONGEST_EXPRESSION, read, refuse
 
-LONGEST_EXPRESSION: Final = 256
+__all__ = ["EPOCH", "HORIZON_YEARS", "LAST_YEAR", "LONGEST_EXPRESSION", "CronExpression", "parse"]
+
 HORIZON_YEARS: Final = 50
-"""How far a search looks. The rarest date that a calendar offers, 29 February on a given
-weekday across 2100, comes round within 40 years."""
-
-LAST_YEAR: Final = 9990
-"""No search looks further, so that no date on the way leaves the calendar of `datetime`."""
+"""Longer than any expression is silent. The rarest date that a calendar offers, 29 February
+on a given weekday across 2100, comes round within 40 years."""
 
 _DAY_S: Final = 86_400
-_EPOCH: Final = datetime.date(1970, 1, 1).toordinal()
-_DAYS: Final = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-
-
-class _Field(NamedTuple):
-    name: str
-    low: int
-    high: int
-    names: tuple[str, ...] = ()
-
-
-# fmt: off
-_MONTHS: Final = (
-    "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
-)
-# fmt: on
-_WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-
-_SECOND: Final = _Field("second", 0, 59)
-_FIELDS: Final = (
-    _SECOND,
-    _Field("minute", 0, 59),
-    _Field("hour", 0, 23),
-    _Field("day of month", 1, 31),
-    _Field("month", 1, 12, _MONTHS),
-    _Field("day of week", 0, 7, _WEEKDAYS),
-)
-
-
-def _refuse(detail: str) -> TimetableError:
-    return TimetableError("expression", detail)
+_END_S: Final = (datetime.date(LAST_YEAR + 1, 1, 1).toordinal() - EPOCH) * _DAY_S
 
 
 class CronExpression:
-    """A parsed expression: the set of wall-clock seconds that it names.
+    """A parsed expression: the set of wall-clock seconds that it names, up to `LAST_YEAR`.
 
     `follows_clock` tells a wildcard expression, one whose second, minute or hour begins
     with `*`: it means "whenever the clock shows this", while the others mean fixed times
     of day, which are neither dropped nor repeated when the clocks change.
     """
 
-    __slots__ = ("_days", "_either_day", "_months", "_times", "_weekdays", "follows_clock")
+    __slots__ = ("_days", "_times", "follows_clock")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, window: bool = False) -> None:
         """Parse; raises `TimetableError` naming the field of the expression."""
-        if len(text) > LONGEST_EXPRESSION:
-            raise _refuse(f"longer than {LONGEST_EXPRESSION} characters")
-        if not text.isascii() or not text.replace("\t", " ").isprintable():
-            raise _refuse("only printable ASCII characters are allowed")
-        fields = text.split()
-        if len(fields) not in (5, 6):
-            raise _refuse(
-                f"has {len(fields)} fields; expected five (minute hour day-of-month month "
-                "day-of-week), or six with the seconds first"
+        said = read(text, second="*" if window else "0")
+        self.follows_clock: Final = said.follows_clock
+        self._times: Final = _Times(said.hours, said.minutes, said.seconds)
+        self._days: Final = CronDays(
+            said.months, said.days_of_month, said.days_of_week, both=said.both_days
+        )
+        if self._days.is_empty():
+            raise refuse(
+                "day of month: never matches: no month named has such a day"
+                + (" that is also a day of week named" if said.both_days else "")
             )
-        if len(fields) == 5:
-            fields.insert(0, "0")
-        sets = [_parse_field(field, text) for field, text in zip(_FIELDS, fields, strict=True)]
-        seconds, minutes, hours, self._days, self._months, weekdays = sets
-        self._weekdays: Final = frozenset(day % 7 for day in weekdays)
-        self._times: Final = _Times(sorted(hours), sorted(minutes), sorted(seconds))
-        self.follows_clock: Final = any(field.startswith("*") for field in fields[:3])
-        self._either_day: Final = not (fields[3].startswith("*") or fields[5].startswith("*"))
-        if not self._either_day and not any(
-            day <= _DAYS[month] for month in self._months for day in self._days
-        ):
-            raise _refuse("never matches: no month named has a day of month named")
+
+    def includes(self, wall_s: int) -> bool:
+        """Whether this second matches."""
+        day, second = divmod(wall_s, _DAY_S)
+        return self._times.includes(second) and self._days.includes(day)
+
+    def matches(self, from_s: int, to_s: int) -> Iterator[int]:
+        """The seconds in `from_s` <= t < `to_s` that match, in order.
+
+        Far cheaper for a walk than asking `first_from` each time; each next one is found
+        in bounded work, however rare.
+        """
+        first_day, first_second = divmod(from_s, _DAY_S)
+        for day in self._days.days_from(first_day):
+            midnight = day * _DAY_S
+            if midnight >= to_s:
+                return
+            for time in self._times.times_from(first_second if day == first_day else 0):
+                if midnight + time >= to_s:
+                    return
+                yield midnight + time
 
     def first_from(self, wall_s: int) -> int | None:
-        """The first second at or after `wall_s`; None within `HORIZON_YEARS`."""
+        """The first second at or after `wall_s` that matches; None: not by `LAST_YEAR`."""
         day, second = divmod(wall_s, _DAY_S)
-        if second:
-            time = self._times.first_from(second)
-            if time is not None and self._matches(datetime.date.fromordinal(_EPOCH + day)):
-                return day * _DAY_S + time
-            day += 1
-        date = datetime.date.fromordinal(_EPOCH + day)
-        last_year = min(date.year + HORIZON_YEARS, LAST_YEAR)
-        while date.year <= last_year:
-            if date.month in self._months:
-                month = date.month
-                while date.month == month:
-                    if self._matches(date):
-                        return (date.toordinal() - _EPOCH) * _DAY_S + self._times.first
-                    date += datetime.timedelta(1)
-            else:
-                year, month = divmod(date.year * 12 + date.month, 12)
-                date = datetime.date(year, month + 1, 1)
-        return None
+        time = self._times.first_from(second)
+        if time is not None and self._days.includes(day):
+            return day * _DAY_S + time
+        following = next(self._days.days_from(day + 1), None)
+        return None if following is None else following * _DAY_S + self._times.first
+
+    def first_not_from(self, wall_s: int) -> int | None:
+        """The first second at or after `wall_s` that does not match; None: not by `LAST_YEAR`.
+
+        So it ends the run of matches that `wall_s` is in. Looks at 60 seconds at most, since
+        it leaps by whole minutes, hours and days where all of their seconds match.
+        """
+        while self.includes(wall_s):
+            if self._times.stride == _DAY_S:
+                day = self._days.first_not_from(wall_s // _DAY_S)
+                return None if day is None else day * _DAY_S
+            wall_s += self._times.stride - wall_s % self._times.stride
+        return wall_s if wall_s < _END_S else None
 
     def count(self, from_s: int, to_s: int) -> int:
-        """How many seconds in `from_s` <= t < `to_s` match. Costs a step a day in between."""
+        """How many seconds in `from_s` <= t < `to_s` match. Costs a step a month in between."""
         if from_s >= to_s:
             return 0
         first_day, first_second = divmod(from_s, _DAY_S)
         last_day, last_second = divmod(to_s, _DAY_S)
-        whole = 0
-        for day in range(first_day, last_day + 1):
-            if self._matches(datetime.date.fromordinal(_EPOCH + day)):
-                begin = self._times.rank(first_second) if day == first_day else 0
-                end = self._times.rank(last_second) if day == last_day else self._times.a_day
-                whole += end - begin
-        return whole
-
-    def _matches(self, date: datetime.date) -> bool:
-        if date.month not in self._months:
-            return False
-        by_day = date.day in self._days
-        by_weekday = date.isoweekday() % 7 in self._weekdays
-        return (by_day or by_weekday) if self._either_day else (by_day and by_weekday)
+        total = self._days.count(first_day, last_day) * self._times.a_day
+        if self._days.includes(first_day):
+            total -= self._times.rank(first_second)
+        if self._days.includes(last_day):
+            total += self._times.rank(last_second)
+        return total
 
 
 class _Times:
-    """The times of day of an expression: every combination of its hours, minutes, seconds."""
+    """The times of day of an expression: every combination of its hours, minutes, seconds.
 
-    __slots__ = ("_hours", "_minutes", "_seconds", "a_day", "first")
+    Their rank counts them from 0, in order.
+    """
 
-    def __init__(self, hours: list[int], minutes: list[int], seconds: list[int]) -> None:
+    __slots__ = ("_hours", "_masks", "_minutes", "_parts", "_seconds", "a_day", "first", "stride")
+
+    def __init__(
+        self, hours: tuple[int, ...], minutes: tuple[int, ...], seconds: tuple[int, ...]
+    ) -> None:
         self._hours: Final = hours
         self._minutes: Final = minutes
         self._seconds: Final = seconds
+        self._parts: Final = (
+            tuple(hour * 3600 for hour in hours),
+            tuple(minute * 60 for minute in minutes),
+            seconds,
+        )
+        self._masks: Final = (_mask(hours), _mask(minutes), _mask(seconds))
         self.a_day: Final = len(hours) * len(minutes) * len(seconds)
-        self.first: Final = hours[0] * 3600 + minutes[0] * 60 + seconds[0]
+        self.first: Final = self._at(0)
+        self.stride: Final = _stride(len(hours), len(minutes), len(seconds))
+        """The longest unit of time (seconds) that matches wholly where it matches at all."""
+
+    def includes(self, second: int) -> bool:
+        """Whether this second of the day is one of the times."""
+        hour, rest = divmod(second, 3600)
+        minute, second = divmod(rest, 60)
+        hours, minutes, seconds = self._masks
+        return bool(hours >> hour & minutes >> minute & seconds >> second & 1)
 
     def rank(self, second: int) -> int:
         """How many of the times are earlier than this second of the day."""
@@ -166,68 +190,35 @@ class _Times:
     def first_from(self, second: int) -> int | None:
         """The first of the times at or after this second of the day."""
         rank = self.rank(second)
-        if rank == self.a_day:
-            return None
-        rank, at_second = divmod(rank, len(self._seconds))
-        at_hour, at_minute = divmod(rank, len(self._minutes))
-        return (
-            self._hours[at_hour] * 3600 + self._minutes[at_minute] * 60 + self._seconds[at_second]
-        )
+        return self._at(rank) if rank < self.a_day else None
+
+    def times_from(self, second: int) -> Iterator[int]:
+        """The times at or after this second of the day, in order."""
+        if second == 0:
+            return map(sum, product(*self._parts))
+        return map(self._at, range(self.rank(second), self.a_day))
+
+    def _at(self, rank: int) -> int:
+        hours, minutes, seconds = self._parts
+        rank, at_second = divmod(rank, len(seconds))
+        at_hour, at_minute = divmod(rank, len(minutes))
+        return hours[at_hour] + minutes[at_minute] + seconds[at_second]
+
+
+def _mask(values: tuple[int, ...]) -> int:
+    """The number whose binary digits at these places are 1."""
+    return sum(1 << value for value in values)
+
+
+def _stride(hours: int, minutes: int, seconds: int) -> int:
+    if seconds < 60:
+        return 1
+    if minutes < 60:
+        return 60
+    return 3600 if hours < 24 else _DAY_S
 
 
 @lru_cache(maxsize=8192)
-def parse(expression: str) -> CronExpression:
+def parse(expression: str, *, window: bool = False) -> CronExpression:
     """Parse an expression, once; raises `TimetableError`."""
-    return CronExpression(expression)
-
-
-def _parse_field(field: _Field, text: str) -> frozenset[int]:
-    values: set[int] = set()
-    for item in text.split(","):
-        values.update(_parse_item(field, item))
-    return frozenset(values)
-
-
-def _parse_item(field: _Field, item: str) -> range:
-    if not item:
-        raise _refuse(f"{field.name}: an empty item; write single commas between values")
-    span, slash, step_text = item.partition("/")
-    if span == "*":
-        low, high = field.low, field.high
-    else:
-        first, dash, last = span.partition("-")
-        low = _parse_value(field, first)
-        high = _parse_value(field, last) if dash else (field.high if slash else low)
-        if low > high:
-            raise _refuse(
-                f"{field.name}: the range {span} runs backwards; write it as two, "
-                f"{first}-{field.high} and {field.low}-{last}"
-            )
-    if not slash:
-        return range(low, high + 1)
-    step = _parse_number(field, step_text)
-    if not 1 <= step <= max(1, high - low):
-        raise _refuse(
-            f"{field.name}: the step of {item} leaves no second value; "
-            f"it must be 1 to {max(1, high - low)}"
-        )
-    return range(low, high + 1, step)
-
-
-def _parse_value(field: _Field, text: str) -> int:
-    name = text.lower()
-    if name in field.names:
-        return field.names.index(name) + field.low
-    value = _parse_number(field, text)
-    if not field.low <= value <= field.high:
-        raise _refuse(f"{field.name}: {value} is not within {field.low}-{field.high}")
-    return value
-
-
-def _parse_number(field: _Field, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 2):
-        raise _refuse(
-            f"{field.name}: {text[:20]!r} is not a number; the language is "
-            "* */n a a-b a-b/n a/n and lists of them, with names of months and weekdays"
-        )
-    return int(text)
+    return CronExpression(expression, window=window)

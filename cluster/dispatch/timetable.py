@@ -1,231 +1,198 @@
-"""Timetables as pure functions of an instant: which nominal times `Every` and `Cron` name.
+"""Timetables as pure functions of an instant: which nominal times one names.
 
-How a cron expression meets a change of the clocks (the rule of Debian's cron):
+They are the times that any of its rules names, equal ones once, from its start to its end
+(both included), less those that an exclusion covers. All times are epoch milliseconds.
 
-- an expression that follows the clock (second, minute or hour begins with `*`) fires
-  whenever the wall clock shows a matching time: not in an hour that is skipped, twice in
-  an hour that is repeated;
-- the others name fixed times of day. What falls into a skipped hour fires at the first
-  instant after it, several such times of one expression as ONE; in a repeated hour only
-  the first copy counts;
-- a change of more than three hours is a correction of the clock (a move of the date
-  line): nothing is made up for.
-
-Every answer is strictly later than the question, by assertion: a timetable that broke
-this would make its leader loop.
+Every answer is strictly later than the question, by check: a timetable that broke this
+would make its leader loop. What exclusions take away is left in leaps, and a bounded number
+of looks is made from one time to the next: a timetable whose exclusions leave next to
+nothing is an error, not a search without end.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
-from timeball.cluster.dispatch import cron
+from timeball.cluster.dispatch import rules
 from timeball.cluster.dispatch.errors import TimetableError
-from timeball.cluster.dispatch.zones import Stretch, zone
-from timeball.cluster.state.operations import Advance, Cron, Every
-from timeball.cluster.state.records import Job
+from timeball.cluster.dispatch.exclusions import Look, look
+from timeball.cluster.dispatch.rules import LAST_INSTANT_MS
+from timeball.cluster.dispatch.validation import validate
+from timeball.cluster.state.operations import At, Cron, Dates, Every, Timetable, Window
 
-__all__ = ["TimetableError", "count_between", "first_after", "next_fires", "plan", "validate"]
+__all__ = [
+    "LAST_INSTANT_MS",
+    "TimetableError",
+    "count_between",
+    "first_after",
+    "is_simple",
+    "last_times",
+    "next_fires",
+    "validate",
+    "walk",
+]
 
-SHORTEST_INTERVAL_MS: Final = 100
-LONGEST_INTERVAL_MS: Final = 100 * 366 * 86_400_000
-LAST_INSTANT_MS: Final = 253_118_304_000_000 - 1
-"""The end of the year 9990: no timetable reaches further."""
-LAST_UNTIL_MS: Final = 253_402_300_799_999
-"""The end of the year 9999: the latest instant that may be written."""
-CATCH_UP_RULES: Final = ("none", "one", "all")
+MOST_LOOKS: Final = 10_000
+"""From one time to the next: times looked at, exclusions asked, and rules started anew."""
 
-_LONGEST_CHANGE_S: Final = 3 * 3600
-_FARTHEST_SHIFT_S: Final = 2 * 86_400
-"""More than two clocks anywhere, or one clock at two times, can differ in offset from UTC."""
+_FOREVER_MS: Final = 1 << 62
+_READ_ON: Final = 8
+"""Excluded times read one by one before it is cheaper to start the rules anew after them."""
 
 
-def validate(timetable: Every | Cron) -> None:
-    """Check every field; raises `TimetableError` naming the first one that is wrong.
+def is_simple(timetable: Timetable) -> bool:
+    """Whether `count_between` computes rather than walks: one rule, and no exclusion."""
+    return len(timetable.rules) == 1 and not timetable.exclusions
 
-    A cron expression that names possible dates which its zone always skips passes here;
-    `first_after` answers None for it.
+
+def first_after(timetable: Timetable, after_ms: int) -> int | None:
+    """The first nominal time strictly later than `after_ms`; None: no further one.
+
+    Raises `TimetableError` for a timetable that is not valid, whose exclusions leave too
+    little, or whose answer would not be later than the question.
     """
-    if timetable.catch_up not in CATCH_UP_RULES:
-        raise TimetableError("catch_up", f"expected one of {', '.join(CATCH_UP_RULES)}")
-    if not 0 <= timetable.until_ms <= LAST_UNTIL_MS:
-        raise TimetableError("until", "expected an instant from 1970 to the end of the year 9999")
-    if isinstance(timetable, Cron):
-        cron.parse(timetable.expression)
-        zone(timetable.time_zone)
-        return
-    if not SHORTEST_INTERVAL_MS <= timetable.interval_ms <= LONGEST_INTERVAL_MS:
-        raise TimetableError(
-            "interval_ms", f"expected {SHORTEST_INTERVAL_MS} to {LONGEST_INTERVAL_MS}"
-        )
-    if not 0 <= timetable.anchor_ms <= LAST_INSTANT_MS:
-        raise TimetableError("anchor", "expected an instant from 1970 to the end of the year 9990")
-
-
-def first_after(timetable: Every | Cron, after_ms: int) -> int | None:
-    """The first nominal time strictly later than `after_ms` (epoch ms); None: no further one.
-
-    `until_ms` itself still counts. Raises `TimetableError` for a timetable that is not
-    valid, or whose answer would not be later than the question.
-    """
-    if after_ms >= LAST_INSTANT_MS:
+    after_ms, last_ms = bounds(timetable, after_ms, LAST_INSTANT_MS)
+    if after_ms >= last_ms:
         return None
-    if isinstance(timetable, Cron):
-        found = _first_of_cron(timetable, after_ms)
-    else:
-        found = _first_of_every(timetable, after_ms)
-    if found is None or found > LAST_INSTANT_MS:
+    if not is_simple(timetable):
+        return next(_times(timetable, after_ms, last_ms), None)
+    found = rules.first_after(timetable.rules[0], after_ms)
+    if found is None or found > last_ms:
         return None
     if found <= after_ms:
-        raise TimetableError("schedule", f"the next time {found} is not later than {after_ms}")
-    return found if not timetable.until_ms or found <= timetable.until_ms else None
+        raise _not_later(found, after_ms)
+    return found
 
 
-def next_fires(timetable: Every | Cron, after_ms: int, count: int) -> list[int]:
-    """The first `count` nominal times later than `after_ms`; fewer when it ends before."""
-    fires: list[int] = []
-    at: int | None = after_ms
-    while len(fires) < count and at is not None:
-        at = first_after(timetable, at)
-        if at is not None:
-            fires.append(at)
-    return fires
+def next_fires(timetable: Timetable, after_ms: int, count: int) -> list[int]:
+    """The first `count` nominal times later than `after_ms`; fewer when it ends before.
 
-
-def count_between(timetable: Every | Cron, after_ms: int, to_ms: int) -> int:
-    """How many nominal times lie in `after_ms` < t <= `to_ms`, without walking them."""
-    if timetable.until_ms:
-        to_ms = min(to_ms, timetable.until_ms)
-    if to_ms <= after_ms:
-        return 0
-    if isinstance(timetable, Cron):
-        return _count_of_cron(timetable, after_ms // 1000 + 1, to_ms // 1000 + 1)
-    first = _first_of_every(timetable, after_ms)
-    return 0 if first > to_ms else (to_ms - first) // timetable.interval_ms + 1
-
-
-def _last_upto(timetable: Every | Cron, after_ms: int, to_ms: int) -> int:
-    """The last nominal time in `after_ms` < t <= `to_ms`; there must be one."""
-    low, high = after_ms, to_ms  # first_after(low) <= to_ms; not so from high on
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = first_after(timetable, middle)
-        if found is not None and found <= to_ms:
-            low = max(middle, found - 1)
-        else:
-            high = middle
-    last = first_after(timetable, low)
-    assert last is not None
-    assert after_ms < last <= to_ms
-    return last
-
-
-def _first_of_every(every: Every, after_ms: int) -> int:
-    assert every.interval_ms > 0
-    if after_ms < every.anchor_ms:
-        return every.anchor_ms
-    turns = (after_ms - every.anchor_ms) // every.interval_ms + 1
-    return every.anchor_ms + turns * every.interval_ms
-
-
-def _first_of_cron(timetable: Cron, after_ms: int) -> int | None:
-    expression, place = cron.parse(timetable.expression), zone(timetable.time_zone)
-    instant = max(after_ms // 1000 + 1, 0)
-    horizon = instant + cron.HORIZON_YEARS * 366 * 86_400
-    while instant < min(horizon, LAST_INSTANT_MS // 1000):
-        stretch = place.stretch(instant)
-        if instant == stretch.start_s and _makes_up(expression, stretch):
-            return instant * 1000
-        wall = expression.first_from(_wall_from(expression, stretch, instant))
-        if wall is None:
-            return None
-        if wall - stretch.offset_s < stretch.end_s:
-            return (wall - stretch.offset_s) * 1000
-        following = stretch.end_s
-        if following - instant >= _FARTHEST_SHIFT_S:
-            # Until clocks of any offset come near `wall`, they show nothing that matches.
-            following = max(following, wall - stretch.offset_s - _FARTHEST_SHIFT_S)
-        instant = following
-    return None
-
-
-def _count_of_cron(timetable: Cron, from_s: int, to_s: int) -> int:
-    expression, place = cron.parse(timetable.expression), zone(timetable.time_zone)
-    total, instant = 0, from_s
-    while instant < to_s:
-        stretch = place.stretch(instant)
-        end = min(stretch.end_s, to_s)
-        start_wall = _wall_from(expression, stretch, instant)
-        total += expression.count(start_wall, end + stretch.offset_s)
-        if (
-            instant == stretch.start_s
-            and _makes_up(expression, stretch)
-            and expression.first_from(start_wall) != start_wall
-        ):
-            total += 1
-        instant = end
-    return total
-
-
-def _wall_from(expression: cron.CronExpression, stretch: Stretch, instant: int) -> int:
-    """From which wall time on a stretch counts: fixed times skip what it shows again."""
-    wall = instant + stretch.offset_s
-    repeated = stretch.before_s - stretch.offset_s
-    if not expression.follows_clock and 0 < repeated <= _LONGEST_CHANGE_S:
-        wall = max(wall, stretch.start_s + stretch.before_s)
-    return wall
-
-
-def _makes_up(expression: cron.CronExpression, stretch: Stretch) -> bool:
-    """Whether a fixed time of the expression was skipped where the stretch begins."""
-    skipped = stretch.offset_s - stretch.before_s
-    if expression.follows_clock or not 0 < skipped <= _LONGEST_CHANGE_S:
-        return False
-    missing = expression.first_from(stretch.start_s + stretch.before_s)
-    return missing is not None and missing < stretch.start_s + stretch.offset_s
-
-
-def plan(job: Job, now_ms: int, *, grace_ms: int = 10_000, limit: int = 100) -> Advance | None:
-    """How a recurring job that stands at `planned_ms` moves on; None while that lies ahead.
-
-    Nominal times up to `grace_ms` late always get an execution of their own, so that a
-    change of leader neither loses nor folds one. What is older was missed: of these `all`
-    creates each, oldest first, `one` the last, and `none` none. Then comes the next one
-    ahead. At most `limit` executions are created in one step; a job that is still behind
-    stands at a past nominal time, and the next step goes on from there.
-
-    Work is bounded by `limit`, not by how much was missed. Raises `TimetableError`.
+    Raises as `first_after` does.
     """
-    timetable = job.timetable
-    if timetable is None or job.timetable_ended or job.planned_ms > now_ms:
-        return None
-    stood_ms = at_ms = job.planned_ms
-    nominals: list[int] = []
-    coalesced = missed = 0
-    old_ms = now_ms - grace_ms
-    if timetable.catch_up != "all" and at_ms < old_ms:
-        passed = count_between(timetable, at_ms, old_ms - 1)
-        if passed:
-            at_ms = _last_upto(timetable, at_ms, old_ms - 1)
-            if timetable.catch_up == "one":
-                nominals.append(at_ms)
-                coalesced = passed - 1
-            else:
-                missed = passed
-    ended = False
-    while len(nominals) < limit and at_ms <= now_ms and not ended:
-        following = first_after(timetable, at_ms)
-        if following is None:
-            ended = True
+    return walk(timetable, after_ms, LAST_INSTANT_MS, count)
+
+
+def walk(timetable: Timetable, after_ms: int, to_ms: int, limit: int) -> list[int]:
+    """The first `limit` nominal times in `after_ms` < t <= `to_ms`, a microsecond or two each.
+
+    Raises as `first_after` does.
+    """
+    after_ms, to_ms = bounds(timetable, after_ms, to_ms)
+    return list(islice(_times(timetable, after_ms, to_ms), limit))
+
+
+def last_times(timetable: Timetable, after_ms: int, to_ms: int, count: int) -> list[int]:
+    """The last `count` nominal times in `after_ms` < t <= `to_ms`, in order.
+
+    Costs some forty walks of `count` times at most, however many there are in between.
+    Raises as `first_after` does.
+    """
+    low_ms, high_ms = after_ms, to_ms  # enough of them after low; too few after high
+    found = walk(timetable, low_ms, to_ms, count)
+    if len(found) < count or not found:
+        return found
+    while high_ms - low_ms > 1:
+        middle_ms = (low_ms + high_ms) // 2
+        times = walk(timetable, middle_ms, to_ms, count)
+        if len(times) == count:
+            found = times
+            low_ms = times[0] - 1 if times[0] - 1 > middle_ms else middle_ms
         else:
-            nominals.append(following)
-            at_ms = following
-    return Advance(
-        job=job.id,
-        after_ms=stood_ms,
-        nominals=nominals,
-        planned_ms=at_ms,
-        coalesced=coalesced,
-        missed=missed,
-        ended=ended,
-    )
+            high_ms = middle_ms
+    return found
+
+
+def count_between(timetable: Timetable, after_ms: int, to_ms: int) -> int:
+    """How many nominal times lie in `after_ms` < t <= `to_ms`.
+
+    Without walking them if the timetable `is_simple`; otherwise a microsecond or two for
+    each. Raises as `first_after` does.
+    """
+    after_ms, to_ms = bounds(timetable, after_ms, to_ms)
+    if is_simple(timetable):
+        return rules.count_between(timetable.rules[0], after_ms, to_ms)
+    return sum(1 for _ in _times(timetable, after_ms, to_ms))
+
+
+def union_times(named: Sequence[Every | Cron | At], after_ms: int) -> Iterator[int]:
+    """The times that any of the rules names after `after_ms`, each once, in order."""
+    if len(named) == 1:
+        return rules.times_after(named[0], after_ms)
+    return _each_once(heapq.merge(*(rules.times_after(rule, after_ms) for rule in named)))
+
+
+def _each_once(times: Iterator[int]) -> Iterator[int]:
+    latest = -1
+    for at_ms in times:
+        if at_ms != latest:
+            yield at_ms
+            latest = at_ms
+
+
+def bounds(timetable: Timetable, after_ms: int, to_ms: int) -> tuple[int, int]:
+    """The part of `after_ms` < t <= `to_ms` that lies from the timetable's start to its end."""
+    last_ms = min(timetable.until_ms or LAST_INSTANT_MS, LAST_INSTANT_MS)
+    return max(after_ms, timetable.start_ms - 1, -1), min(to_ms, last_ms)
+
+
+def _times(timetable: Timetable, after_ms: int, to_ms: int) -> Iterator[int]:
+    """The nominal times in `after_ms` < t <= `to_ms`, which lies within the bounds."""
+    exclusions = _Exclusions(timetable.exclusions)
+    covered, until_ms = False, after_ms
+    looks = read_on = 0
+    latest_ms = after_ms
+    while True:
+        for at_ms in union_times(timetable.rules, after_ms):
+            if at_ms <= latest_ms:
+                raise _not_later(at_ms, latest_ms)
+            if at_ms > to_ms:
+                return
+            if at_ms >= until_ms:
+                looks += len(timetable.exclusions)
+                covered, until_ms = exclusions.ask(at_ms)
+            latest_ms = at_ms
+            if not covered:
+                yield at_ms
+                looks = read_on = 0
+                continue
+            looks += 1
+            read_on += 1
+            if looks > MOST_LOOKS:
+                raise TimetableError(
+                    "exclusions", "excludes everything, or so much that no time was found"
+                )
+            if read_on > _READ_ON:
+                break
+        else:
+            return
+        looks += len(timetable.rules)
+        read_on = 0
+        after_ms = until_ms - 1
+
+
+class _Exclusions:
+    """All exclusions of a timetable together, asked at rising times."""
+
+    __slots__ = ("_exclusions", "_looks")
+
+    def __init__(self, exclusions: Sequence[Dates | Window]) -> None:
+        self._exclusions = exclusions
+        self._looks = [Look(covers=False, until_s=0)] * len(exclusions)
+
+    def ask(self, at_ms: int) -> tuple[bool, int]:
+        """Whether one of them covers a time, and before which time that surely stays so."""
+        at_s = at_ms // 1000
+        for position, known in enumerate(self._looks):
+            if known.until_s <= at_s:
+                self._looks[position] = look(self._exclusions[position], at_s)
+        covering = [known.until_s for known in self._looks if known.covers]
+        if covering:
+            return True, max(covering) * 1000
+        return False, min((known.until_s * 1000 for known in self._looks), default=_FOREVER_MS)
+
+
+def _not_later(found_ms: int, after_ms: int) -> TimetableError:
+    return TimetableError("rules", f"the next time {found_ms} is not later than {after_ms}")

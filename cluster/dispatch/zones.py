@@ -20,6 +20,9 @@ _NOT_PLACES: Final = frozenset({"localtime", "posixrules", "Factory"})
 _UTC: Final = datetime.timezone.utc  # noqa: UP017
 _LONGEST_NAME: Final = 64
 
+_FARTHEST_SHIFT_S: Final = 2 * 86_400
+"""More than two clocks anywhere, or one clock at two times, can differ in offset from UTC."""
+
 _SAMPLE_S: Final = 3 * 86_400
 """No zone of the data has changed its offset and back within six days since 1970."""
 
@@ -36,6 +39,19 @@ class Stretch(NamedTuple):
     offset_s: int
     before_s: int
 
+    def until(self, instant_s: int, wall_s: int) -> int:
+        """Up to when, from `instant_s` within the stretch on, clocks surely show no `wall_s` yet.
+
+        That is: times from the one at `instant_s` on and before `wall_s`. It leaps over
+        the stretches in between, so that what is far off costs no walk through every change.
+        """
+        shown_s = wall_s - self.offset_s
+        if shown_s <= self.end_s:
+            return shown_s
+        if self.end_s - instant_s < _FARTHEST_SHIFT_S:
+            return self.end_s  # right after it, clocks may show again what they showed before
+        return max(self.end_s, shown_s - _FARTHEST_SHIFT_S)
+
 
 @lru_cache(maxsize=1)
 def zone_names() -> frozenset[str]:
@@ -51,7 +67,7 @@ def zone_names() -> frozenset[str]:
 class Zone:
     """One time zone, read as stretches."""
 
-    __slots__ = ("_changes", "_info", "name")
+    __slots__ = ("_changes", "_info", "_latest", "name")
 
     def __init__(self, name: str) -> None:
         """Load the zone; raises `TimetableError` for a name that is not on the list."""
@@ -65,6 +81,8 @@ class Zone:
         with resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as data:
             self._info = ZoneInfo.from_file(data, key=name)
         self._changes: dict[int, list[tuple[int, int, int]]] = {}
+        self._latest = Stretch(0, 0, 0, 0)
+        """The stretch asked for last: the next question is most often about the same one."""
 
     def offset(self, instant_s: int) -> int:
         """Seconds to add to UTC to get wall time."""
@@ -73,7 +91,12 @@ class Zone:
         return at.days * 86_400 + at.seconds
 
     def stretch(self, instant_s: int) -> Stretch:
-        """The stretch around an instant; cut to the year before to the year after it."""
+        """The stretch around an instant; cut to the years about it where it is longer."""
+        if not self._latest.start_s <= instant_s < self._latest.end_s:
+            self._latest = self._stretch(instant_s)
+        return self._latest
+
+    def _stretch(self, instant_s: int) -> Stretch:
         year = datetime.datetime.fromtimestamp(instant_s, _UTC).year
         changes = self._of_year(year - 1) + self._of_year(year) + self._of_year(year + 1)
         start, end = _year_start(year - 1), _year_start(year + 2)
