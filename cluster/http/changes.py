@@ -94,9 +94,7 @@ class Changes:
             changed = await self._put_over(name, body, condition)
         return self._answer(request, changed, named=True)
 
-    async def _put_over(
-        self, name: str, body: messages.JobPut, condition: Condition
-    ) -> Changed:
+    async def _put_over(self, name: str, body: messages.JobPut, condition: Condition) -> Changed:
         """Put a definition in the place of one that is there, at a version or at any."""
         services = self._services
         job = services.state.named(name)

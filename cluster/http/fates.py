@@ -29,9 +29,7 @@ from timeball.cluster.state.records import (
     origin_of,
 )
 
-FateName = Literal[
-    "fired", "coalesced", "skipped", "missed", "planned", "triggered", "backfilled"
-]
+FateName = Literal["fired", "coalesced", "skipped", "missed", "planned", "triggered", "backfilled"]
 _FATE_NAMES: dict[FateKind, FateName] = {
     FateKind.COALESCED: "coalesced",
     FateKind.SKIPPED: "skipped",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from timeball.client import messages
-from timeball.client.errors import InvalidRequest, KeyReused, NotFound, TimeballError
+from timeball.client.errors import InvalidRequest, KeyReused, TimeballError
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.definitions import (
     build_job,

@@ -140,8 +140,7 @@ class _Reader:
                 return "cron", rule.expression, rule.time_zone
             case messages.AtRule(times):
                 instants = {
-                    _read_time(time, f"{field}.times[{place}]")
-                    for place, time in enumerate(times)
+                    _read_time(time, f"{field}.times[{place}]") for place, time in enumerate(times)
                 }
                 return "at", tuple(sorted(instants))
 
@@ -230,9 +229,7 @@ def _read_time(value: str | int, field: str) -> int:
 
 def _read_dates(texts: Sequence[str], field: str) -> tuple[tuple[int, int], ...]:
     """Days and ranges of days as the fewest ranges, rising."""
-    ranges = sorted(
-        _read_days(text, f"{field}[{place}]") for place, text in enumerate(texts)
-    )
+    ranges = sorted(_read_days(text, f"{field}[{place}]") for place, text in enumerate(texts))
     merged: list[tuple[int, int]] = []
     for first, last in ranges:
         if merged and first <= merged[-1][1] + 1:
