@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from timeball.cluster.dispatch import rules
+from timeball.cluster.dispatch import cron, rules
 from timeball.cluster.dispatch.errors import TimetableError
 from timeball.cluster.dispatch.exclusions import Look, look
 from timeball.cluster.dispatch.rules import LAST_INSTANT_MS
@@ -35,10 +35,14 @@ __all__ = [
     "walk",
 ]
 
-MOST_LOOKS: Final = 10_000
-"""From one time to the next: times looked at, exclusions asked, and rules started anew."""
+MOST_LOOKS: Final = 4_000
+"""From one time to the next: times read, exclusions asked, and rules started (four each)."""
+
+HORIZON_MS: Final = cron.HORIZON_YEARS * 366 * 86_400_000
+"""From one time to the next, no exclusions leave out more."""
 
 _FOREVER_MS: Final = 1 << 62
+_START_LOOKS: Final = 4
 _READ_ON: Final = 8
 """Excluded times read one by one before it is cheaper to start the rules anew after them."""
 
@@ -143,7 +147,7 @@ def _times(timetable: Timetable, after_ms: int, to_ms: int) -> Iterator[int]:
     exclusions = _Exclusions(timetable.exclusions)
     covered, until_ms = False, after_ms
     looks = read_on = 0
-    latest_ms = after_ms
+    latest_ms = left_ms = after_ms
     while True:
         for at_ms in union_times(timetable.rules, after_ms):
             if at_ms <= latest_ms:
@@ -156,21 +160,25 @@ def _times(timetable: Timetable, after_ms: int, to_ms: int) -> Iterator[int]:
             latest_ms = at_ms
             if not covered:
                 yield at_ms
+                left_ms = at_ms
                 looks = read_on = 0
                 continue
             looks += 1
             read_on += 1
-            if looks > MOST_LOOKS:
-                raise TimetableError(
-                    "exclusions", "excludes everything, or so much that no time was found"
-                )
+            if looks > MOST_LOOKS or at_ms - left_ms > HORIZON_MS:
+                raise TimetableError("exclusions", _TOO_MUCH)
             if read_on > _READ_ON:
                 break
         else:
             return
-        looks += len(timetable.rules)
+        looks += _START_LOOKS * len(timetable.rules)
         read_on = 0
         after_ms = until_ms - 1
+
+
+_TOO_MUCH: Final = (
+    f"excludes everything for {cron.HORIZON_YEARS} years, or too much of it in too many pieces"
+)
 
 
 class _Exclusions:

@@ -86,9 +86,7 @@ class Zone:
 
     def offset(self, instant_s: int) -> int:
         """Seconds to add to UTC to get wall time."""
-        at = datetime.datetime.fromtimestamp(instant_s, self._info).utcoffset()
-        assert at is not None
-        return at.days * 86_400 + at.seconds
+        return _seconds(self._offset(instant_s))
 
     def stretch(self, instant_s: int) -> Stretch:
         """The stretch around an instant; cut to the years about it where it is longer."""
@@ -120,21 +118,29 @@ class Zone:
 
     def _find_changes(self, start: int, end: int) -> list[tuple[int, int, int]]:
         changes = []
-        at, offset = start - 1, self.offset(start - 1)
+        at, offset = start - 1, self._offset(start - 1)
         while at < end - 1:
             step = min(at + _SAMPLE_S, end - 1)
-            then = self.offset(step)
+            then = self._offset(step)
             if then != offset:
                 low, high = at, step  # the offset changes in (low, high]
                 while high - low > 1:
                     middle = (low + high) // 2
-                    if self.offset(middle) == offset:
+                    if self._offset(middle) == offset:
                         low = middle
                     else:
                         high = middle
-                changes.append((high, offset, then))
+                changes.append((high, _seconds(offset), _seconds(then)))
             at, offset = step, then
         return changes
+
+    def _offset(self, instant_s: int) -> datetime.timedelta | None:
+        return datetime.datetime.fromtimestamp(instant_s, self._info).utcoffset()
+
+
+def _seconds(offset: datetime.timedelta | None) -> int:
+    assert offset is not None
+    return offset.days * 86_400 + offset.seconds
 
 
 @lru_cache(maxsize=1024)
