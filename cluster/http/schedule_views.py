@@ -85,18 +85,21 @@ def show_fires(job: Job, now_ms: int, count: int = NEXT_FIRES) -> list[str]:
     after_ms, coming = to_come(job, recurrence, now_ms, count)
     if count:
         return _show_next(recurrence.timetable, after_ms, coming)
-    return [render_instant(recurrence.planned_ms)] if recurrence.planned_ms > after_ms else []
+    planned_ms = recurrence.planned_ms
+    return [render_instant(planned_ms)] if planned_ms > after_ms else []
 
 
 def to_come(job: Job, recurrence: Recurrence, now_ms: int, count: int) -> tuple[int, int]:
     """After which nominal time what is not due yet begins, and how many of `count` may be made.
 
-    Jitter shifts the whole timetable: what is due after now is nominally later than so long ago.
+    Jitter shifts the whole timetable: what is due after now is nominally later than so long ago,
+    and later than the job's creation.
     """
-    timetable = recurrence.timetable
+    timetable, planned_ms = recurrence.timetable, recurrence.planned_ms
     after_ms = now_ms - jitter_offset(job.id, timetable.jitter_ms)
+    after_ms = max(after_ms, min(job.created_ms, planned_ms - 1))
     if timetable.max_runs:
-        pending = recurrence.planned_ms > after_ms
+        pending = planned_ms > after_ms
         count = min(count, max(timetable.max_runs - recurrence.made, 0) + pending)
     return after_ms, count
 

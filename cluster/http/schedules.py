@@ -198,7 +198,13 @@ class _Reader:
             return ".until"
         if timetable.exclusions:
             return ".exclude"
-        return ".schedules" if isinstance(self._schedule, messages.Union) else ".expression"
+        match self._schedule:
+            case messages.Cron():
+                return ".expression"
+            case messages.Union():
+                return ".schedules"
+            case _:
+                return ""
 
 
 def _anchored(
