@@ -202,9 +202,7 @@ class _Step:
         left = self.left() + (withdrawn is not None)
         stand_ms = max([self._at_ms, *(fate.last_ms for fate in fates)])
         made = self._make(decision.cut_ms, stand_ms, left, room - kept)
-        if not made.ended and (
-            made.planned_ms <= self._at_ms or not (made.nominals or kept)
-        ):
+        if not made.ended and (made.planned_ms <= self._at_ms or not (made.nominals or kept)):
             return None
         past = sum(1 for nominal_ms in made.nominals if nominal_ms <= self._present_ms)
         return self._advance(made, fates, withdrawn, kept + past)
