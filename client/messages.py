@@ -310,7 +310,7 @@ class JobUpdate(Request, frozen=True, kw_only=True):
     schedule: Schedule | UnsetType = UNSET
     priority: Annotated[int, Meta(ge=0, le=9)] | UnsetType = UNSET
     retry: Retry | UnsetType = UNSET
-    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None | UnsetType = UNSET
+    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | UnsetType | None = UNSET
 
 
 class JobPut(Request, frozen=True, kw_only=True):
@@ -682,6 +682,8 @@ class QueueView(Answer, frozen=True):
     ready: int | None
     oldest_due_ms: int | None
     waiting_claims: int | None
+    skipped: int = 0
+    """Occurrences left out by rule, or taken back, since the queue began."""
 
 
 class ClusterView(Answer, frozen=True, kw_only=True):
