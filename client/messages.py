@@ -48,6 +48,7 @@ CatchUp = Literal["none", "one", "all"]
 """What becomes of what was missed: nothing, one run for all of it, or a run each."""
 Overlap = Literal["allow", "skip", "buffer_one", "cancel_running"]
 """What happens to an occurrence that comes due while another of its job is active."""
+MissedInPause = Literal["skip", "catch_up"]
 Consistency = Literal["applied", "strong"]
 """How fresh a read is at least; see the protocol, "Reads"."""
 
@@ -344,7 +345,7 @@ class ResumeRequest(Request, frozen=True):
     """What becomes of the nominal times that fell into the pause: skipped, or caught up by the
     schedule's catch-up rule."""
 
-    missed: Literal["skip", "catch_up"] = "skip"
+    missed: MissedInPause = "skip"
 
 
 class JobTriggered(Answer, frozen=True):
