@@ -150,8 +150,8 @@ class Cron(Recurring, frozen=True, tag_field="type", tag="cron"):
     """By the wall clock of `time_zone` (IANA name).
 
     `expression` has five fields (minute hour day-of-month month day-of-week), or six with
-    the seconds FIRST, or is a nickname such as `@daily`; the answer to a create echoes the
-    next fires.
+    the seconds FIRST, or is a name such as `@daily` (docs/cron.md); the answer to a create
+    echoes the next fires.
     """
 
     expression: CronText

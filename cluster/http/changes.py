@@ -69,7 +69,7 @@ class Changes:
         refuse_conditions(request, IF_NONE_MATCH)
         condition = read_if_match(request)
         job = await find_job(self._services, request)
-        change = _changed_parts(body, job, self._services.wall_clock_ms())
+        change = _changed_parts(body, job, self._services.now_ms())
         version = 0 if condition is None else condition.version_of(job)
         if version is None:
             raise _at_version(job.version)
@@ -94,9 +94,7 @@ class Changes:
             changed = await self._put_over(name, body, condition)
         return self._answer(request, changed, named=True)
 
-    async def _put_over(
-        self, name: str, body: messages.JobPut, condition: Condition
-    ) -> Changed:
+    async def _put_over(self, name: str, body: messages.JobPut, condition: Condition) -> Changed:
         """Put a definition in the place of one that is there, at a version or at any."""
         services = self._services
         job = services.state.named(name)
@@ -126,7 +124,7 @@ class Changes:
     def _build(self, body: messages.JobPut, job: Job | None) -> operations.NewJob:
         services = self._services
         former = None if job is None else job.timetable
-        return build_job(services, body, "", "", services.wall_clock_ms(), former)
+        return build_job(services, body, "", "", services.now_ms(), former)
 
     async def pause(self, request: Request) -> Answered:
         """Let a timetable make no occurrences."""
@@ -152,7 +150,7 @@ class Changes:
         job = self._services.state.job(changed.job)
         if done is None:
             raise change_refusal(changed, request, job)
-        fires = [] if job is None else show_fires(job, self._services.wall_clock_ms())
+        fires = [] if job is None else show_fires(job, self._services.now_ms())
         answer = messages.JobChanged(done, str(changed.job), changed.version, fires)
         tag = named_etag_of(changed.job, changed.version) if named else etag_of(changed.version)
         headers = {"ETag": tag}

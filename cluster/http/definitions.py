@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 from timeball.client import messages
-from timeball.client.errors import NotFound
 from timeball.cluster.http.codec import fingerprint, pack_value
 from timeball.cluster.http.exchange import Request
 from timeball.cluster.http.refusals import no_such_job

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from timeball.client import messages
-from timeball.client.errors import InvalidRequest, KeyReused, NotFound, TimeballError
+from timeball.client.errors import InvalidRequest, KeyReused, TimeballError
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.definitions import (
     build_job,
@@ -106,7 +106,7 @@ class Jobs:
                 "idempotency_key", "the header Idempotency-Key names another key than the body"
             )
         key = key or body.idempotency_key or ""
-        job = build_job(self._services, body, "", key, self._services.wall_clock_ms())
+        job = build_job(self._services, body, "", key, self._services.now_ms())
         verdict = await self._services.propose(operations.CreateJobs(request_id, [job]))
         created = _matched(verdict, 1)[0]
         if created.status not in _EXISTING:
@@ -135,7 +135,7 @@ class Jobs:
         return Answered(messages.JobsCreated(results, self._services.applied_index))
 
     async def _build_all(self, asked: Sequence[messages.NewJob]) -> list[operations.NewJob]:
-        now_ms = self._services.wall_clock_ms()
+        now_ms = self._services.now_ms()
         turns = self._turns
         jobs: list[operations.NewJob] = []
         for job, prefix in zip(asked, _PREFIXES, strict=False):
@@ -185,7 +185,7 @@ class Jobs:
     def _view(self, job: Job, request: Request) -> messages.JobView:
         services = self._services
         executions = list(services.state.executions_of(job))
-        return job_view(job, executions, request.answer_form, services.wall_clock_ms())
+        return job_view(job, executions, request.answer_form, services.now_ms())
 
     async def list_page(self, request: Request) -> Answered:
         """A page of jobs."""
@@ -205,7 +205,7 @@ class Jobs:
         )
         jobs = page.items[: fitting(len(job.payload) for job in page.items)]
         following = page.next_after if len(jobs) == len(page.items) else jobs[-1].id
-        now_ms = services.wall_clock_ms()
+        now_ms = services.now_ms()
         views = [
             job_view(
                 job, list(services.state.executions_of(job)), request.answer_form, now_ms, fires=0

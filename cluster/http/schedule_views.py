@@ -9,11 +9,11 @@ from timeball.client import messages
 from timeball.cluster.dispatch.timetable import TimetableError, next_fires
 from timeball.cluster.http.instants import render_instant, render_optional
 from timeball.cluster.state import operations
-from timeball.cluster.state.records import Job, JobState
+from timeball.cluster.state.jitter import jitter_offset
+from timeball.cluster.state.records import Job, JobState, Recurrence
 
 NEXT_FIRES = 5
 """How many instants of a timetable a view shows ahead."""
-_UNBOUNDED = 2**31
 
 
 def show_timetable(timetable: operations.Timetable) -> messages.Timetable:
@@ -70,8 +70,8 @@ def _show_days(first: int, last: int) -> str:
 
 def show_first_fires(timetable: operations.Timetable, first_ms: int) -> list[str]:
     """The nominal times of a new timetable, from the first on."""
-    count = min(NEXT_FIRES, runs_left(timetable, 0))
-    return [render_instant(fire_ms) for fire_ms in _next(timetable, first_ms - 1, count)]
+    count = min(NEXT_FIRES, timetable.max_runs or NEXT_FIRES)
+    return _show_next(timetable, first_ms - 1, count)
 
 
 def show_fires(job: Job, now_ms: int, count: int = NEXT_FIRES) -> list[str]:
@@ -82,23 +82,31 @@ def show_fires(job: Job, now_ms: int, count: int = NEXT_FIRES) -> list[str]:
     recurrence = job.recurrence
     if recurrence is None or job.state is not JobState.ACTIVE or not recurrence.moves:
         return []
+    after_ms, coming = to_come(job, recurrence, now_ms, count)
+    if count:
+        return _show_next(recurrence.timetable, after_ms, coming)
     planned_ms = recurrence.planned_ms
-    fires_ms = [planned_ms] if planned_ms > now_ms else []
-    more = min(count - len(fires_ms), runs_left(recurrence.timetable, recurrence.made))
-    if more > 0:
-        fires_ms += _next(recurrence.timetable, max(planned_ms, now_ms), more)
-    return [render_instant(fire_ms) for fire_ms in fires_ms]
+    return [render_instant(planned_ms)] if planned_ms > after_ms else []
 
 
-def runs_left(timetable: operations.Timetable, made: int) -> int:
-    """How many occurrences may follow those that a timetable has made."""
-    limit = timetable.max_runs
-    return max(limit - made, 0) if limit else _UNBOUNDED
+def to_come(job: Job, recurrence: Recurrence, now_ms: int, count: int) -> tuple[int, int]:
+    """After which nominal time what is not due yet begins, and how many of `count` may be made.
+
+    Jitter shifts the whole timetable: what is due after now is nominally later than so long ago,
+    and later than the job's creation.
+    """
+    timetable, planned_ms = recurrence.timetable, recurrence.planned_ms
+    after_ms = now_ms - jitter_offset(job.id, timetable.jitter_ms)
+    after_ms = max(after_ms, min(job.created_ms, planned_ms - 1))
+    if timetable.max_runs:
+        pending = planned_ms > after_ms
+        count = min(count, max(timetable.max_runs - recurrence.made, 0) + pending)
+    return after_ms, count
 
 
-def _next(timetable: operations.Timetable, after_ms: int, count: int) -> list[int]:
+def _show_next(timetable: operations.Timetable, after_ms: int, count: int) -> list[str]:
     """The next times; none where the zones of this node's release cannot tell."""
     try:
-        return next_fires(timetable, after_ms, count)
+        return [render_instant(fire_ms) for fire_ms in next_fires(timetable, after_ms, count)]
     except TimetableError:
         return []

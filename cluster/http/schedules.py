@@ -16,7 +16,12 @@ import msgspec
 
 from timeball.client import messages
 from timeball.client.errors import InvalidRequest
-from timeball.cluster.dispatch.timetable import TimetableError, first_after, validate
+from timeball.cluster.dispatch.timetable import (
+    LAST_INSTANT_MS,
+    TimetableError,
+    first_after,
+    validate,
+)
 from timeball.cluster.http.instants import parse_instant
 from timeball.cluster.state import operations
 
@@ -39,6 +44,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
 
 _AT_ONCE = Plan(("now",))
 _DATES = re.compile(r"\A(\d{4}-\d\d-\d\d)(?:/(\d{4}-\d\d-\d\d))?\Z", re.ASCII)
+_FIRST_DAY = date(1970, 1, 1).toordinal()
 _WIRE_NAMES = {
     "rules": "schedules",
     "exclusions": "exclude",
@@ -134,8 +140,7 @@ class _Reader:
                 return "cron", rule.expression, rule.time_zone
             case messages.AtRule(times):
                 instants = {
-                    parse_instant(time, f"{field}.times[{place}]") or 1
-                    for place, time in enumerate(times)
+                    _read_time(time, f"{field}.times[{place}]") for place, time in enumerate(times)
                 }
                 return "at", tuple(sorted(instants))
 
@@ -166,8 +171,6 @@ class _Reader:
     # --- what it names -----------------------------------------------------------------------
 
     def _first(self, timetable: operations.Timetable, after_ms: int) -> int:
-        if timetable.until_ms and timetable.until_ms < timetable.start_ms:
-            raise InvalidRequest.at(f"{self._field}.until", "it is earlier than `start`")
         try:
             validate(timetable)
             first_ms = first_after(timetable, after_ms)
@@ -195,16 +198,22 @@ class _Reader:
             return ".until"
         if timetable.exclusions:
             return ".exclude"
-        return ".schedules" if isinstance(self._schedule, messages.Union) else ".expression"
+        match self._schedule:
+            case messages.Cron():
+                return ".expression"
+            case messages.Union():
+                return ".schedules"
+            case _:
+                return ""
 
 
 def _anchored(
     asked: Sequence[tuple[Any, ...]], now_ms: int, former: operations.Timetable | None
 ) -> tuple[Rule, ...]:
     """The rules; the n-th interval without an anchor takes that of the former n-th."""
+    former_rules = former.rules if former else ()
+    anchors = iter([rule.anchor_ms for rule in former_rules if isinstance(rule, operations.Every)])
     rules: list[Rule] = []
-    anchors = iter([r.anchor_ms for r in former.rules if isinstance(r, operations.Every)]
-                   if former else ())
     for kind, *fields in asked:
         if kind == "every":
             interval_ms, anchor_ms = fields
@@ -217,11 +226,16 @@ def _anchored(
     return tuple(rules)
 
 
+def _read_time(value: str | int, field: str) -> int:
+    time_ms = parse_instant(value, field)
+    if time_ms > LAST_INSTANT_MS:
+        raise InvalidRequest.at(field, "timetables end with the year 9990")
+    return time_ms
+
+
 def _read_dates(texts: Sequence[str], field: str) -> tuple[tuple[int, int], ...]:
     """Days and ranges of days as the fewest ranges, rising."""
-    ranges = sorted(
-        _read_days(text, f"{field}[{place}]") for place, text in enumerate(texts)
-    )
+    ranges = sorted(_read_days(text, f"{field}[{place}]") for place, text in enumerate(texts))
     merged: list[tuple[int, int]] = []
     for first, last in ranges:
         if merged and first <= merged[-1][1] + 1:
@@ -241,6 +255,8 @@ def _read_days(text: str, field: str) -> tuple[int, int]:
         last = date.fromisoformat(found[2]).toordinal() if found[2] else first
     except ValueError as error:
         raise InvalidRequest.at(field, f"{text!r} is no day of the calendar") from error
+    if first < _FIRST_DAY:
+        raise InvalidRequest.at(field, "expected days from 1970 on")
     if last < first:
         raise InvalidRequest.at(field, f"the range {text!r} ends before it begins")
     return first, last
