@@ -13,6 +13,7 @@ import read_rules
 import space_rules
 import state_rules
 import storage_rules
+import timetable_rules
 
 MUTANTS = (
     *storage_rules.RULES,
@@ -26,6 +27,7 @@ MUTANTS = (
     *read_rules.RULES,
     *state_rules.RULES,
     *dispatch_rules.RULES,
+    *timetable_rules.RULES,
     *http_rules.RULES,
     *operation_rules.RULES,
 )
