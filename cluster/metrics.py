@@ -189,7 +189,7 @@ class DispatchInstruments(Instruments):
         """This node has become the leader."""
         self._taken_over.inc(count)
 
-    def timetable_parked(self, job: int, parked: int) -> None:  # noqa: ARG002
+    def timetable_parked(self, job: int) -> None:  # noqa: ARG002
         """A timetable failed; the planner has logged which, and why."""
         self._parked.inc()
 

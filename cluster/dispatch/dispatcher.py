@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from timeball.cluster.dispatch.claims import ClaimRequest
@@ -113,11 +113,6 @@ class Dispatcher:
     def live_leases(self) -> int:
         """Leases with a timer on this leader."""
         return 0 if self._duty is None else len(self._duty.leases)
-
-    @property
-    def parked_timetables(self) -> Mapping[int, str]:
-        """Jobs whose timetable stands still since it failed, with the reason."""
-        return {} if self._duty is None else self._duty.planner.parked
 
     def _serving(self) -> Duty:
         if self._duty is None:

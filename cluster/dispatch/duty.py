@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
+from timeball.cluster.dispatch.catchup import is_undecided
 from timeball.cluster.dispatch.claims import WaitingClaims
 from timeball.cluster.dispatch.leases import HELD, Leases
 from timeball.cluster.dispatch.planner import Planner
@@ -24,6 +25,7 @@ from timeball.cluster.dispatch.seams import (
     Timers,
 )
 from timeball.cluster.state.machine import StateMachine
+from timeball.cluster.state.overlap import waits
 from timeball.cluster.state.records import Execution, ExecutionState, Job
 from timeball.wheel import Timer, TimingWheel
 
@@ -61,6 +63,8 @@ class Duty:
         self._led_to_ms = 0
         """The log has asked for what comes due until then, to lease it ahead of time."""
         self._to_load: deque[Iterator[Item]] = deque()
+        self._undecided: dict[Job, Execution] = {}
+        """Due occurrences that wait until catch-up has decided about them."""
         self._wakeup: Handle | None = None
         self._wake_at_ms = 0
         self._clocks = (wall_clock_ms(), timers.monotonic_ms())
@@ -73,8 +77,9 @@ class Duty:
             derive=self.applied, earlier=self._wake_by,
         )  # fmt: skip
         self.planner = Planner(
-            state, commit, timers, settings, instruments, derive=self._derive_job
-        )
+            state, commit, timers, settings, instruments,
+            derive=self._derive_job, wake=self._wake_now,
+        )  # fmt: skip
 
     def now_ms(self) -> int:
         """The present for due times: it never goes back behind what the log has seen."""
@@ -96,6 +101,7 @@ class Duty:
         self.leases.close()
         self._to_load.clear()
         self._places.clear()
+        self._undecided.clear()
 
     def applied(self, touched: Iterable[Item]) -> None:
         """The log changed these records: derive anew what is to happen to each."""
@@ -107,6 +113,9 @@ class Duty:
                 assert isinstance(record, Job)
                 self.planner.moved(record)
                 self._derive_job(record)
+                undecided = self._undecided.pop(record, None)
+                if undecided is not None and undecided.state is _SCHEDULED:
+                    scheduled[undecided] = None
                 continue
             state = record.state
             if state is _SCHEDULED:
@@ -131,7 +140,7 @@ class Duty:
             self.claims.hand_over(now_ms)
             self._fire(now_ms)
             if self.planner.has_due:
-                self._wake_by(self._timers.monotonic_ms())
+                self._wake_now()
             yield from self.claims.bind()
             # While log-time is ahead of the clock, nobody can say when the next is due.
             if wall_ms >= log_time_ms and self.claims.to_spare:
@@ -145,7 +154,11 @@ class Duty:
         first_ms = self._wheel.next_expiry()
         if first_ms is not None and first_ms > now_ms:
             for due_ms in range(first_ms, until_ms + 1):
-                instant = [item for item in self._wheel.at(due_ms) if type(item) is Execution]
+                instant = [
+                    item
+                    for item in self._wheel.at(due_ms)
+                    if type(item) is Execution and (item.job.recurrence is None or not waits(item))
+                ]
                 if instant:
                     yield instant
 
@@ -166,11 +179,25 @@ class Duty:
                 continue
             due_ms = execution.due_ms
             if due_ms <= now_ms:
-                due.append(execution)
+                if execution.job.recurrence is None or not self._is_held_back(execution, now_ms):
+                    due.append(execution)
             elif due_ms < loaded_to_ms:
                 places[execution] = insert(due_ms, execution)
         if due:
             self._make_ready(due)
+
+    def _is_held_back(self, execution: Execution, now_ms: int) -> bool:
+        """Whether a due occurrence of a timetable is not to be ready yet.
+
+        The state touches it when the overlap rule lets it go; and whatever moves its
+        timetable, or stops it, touches the job.
+        """
+        if waits(execution):
+            return True
+        if is_undecided(execution, now_ms, self._settings.catch_up_grace_ms):
+            self._undecided[execution.job] = execution
+            return True
+        return False
 
     def _make_ready(self, executions: Sequence[Execution]) -> None:
         self._places.update(dict.fromkeys(executions))
@@ -202,12 +229,13 @@ class Duty:
 
     def _derive_job(self, job: Job) -> None:
         self._withdraw(job)
-        if job.timetable_ended or self.planner.is_under_way(job):
+        if not job.timetable_moves or self.planner.is_under_way(job):
             return
-        if job.planned_ms <= self.now_ms():
+        moves_at_ms = job.moves_at_ms
+        if moves_at_ms <= self.now_ms():
             self.planner.due(job)
-        elif job.planned_ms < self._loaded_to_ms:
-            self._places[job] = self._wheel.insert(job.planned_ms, job)
+        elif moves_at_ms < self._loaded_to_ms:
+            self._places[job] = self._wheel.insert(moves_at_ms, job)
 
     def _fire(self, now_ms: int) -> bool:
         """Take what is due out of the wheel; True when there is more."""
@@ -217,7 +245,10 @@ class Duty:
             if type(item) is Execution:
                 assert item.state is _SCHEDULED, "a timer outlived its reason"
                 assert item.due_ms <= now_ms, "never early"
-                due.append(item)
+                if item.job.recurrence is not None and self._is_held_back(item, now_ms):
+                    del self._places[item]
+                else:
+                    due.append(item)
             else:
                 assert isinstance(item, Job)
                 del self._places[item]
@@ -311,6 +342,9 @@ class Duty:
         if self.claims.to_spare:
             self._commit.wake()
         return due_ms
+
+    def _wake_now(self) -> None:
+        self._wake_by(self._timers.monotonic_ms())
 
     def _wake_by(self, at_ms: int) -> None:
         """Have a tick at an instant of the monotonic clock, at the latest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from timeball.cluster.state.records import Execution
+from timeball.cluster.state.records import Execution, definition_of
 from timeball.wheel import ReadyQueue, partition_of, partition_of_numbers
 
 _IDLE_QUEUES_KEPT = 256
@@ -35,7 +35,7 @@ class ReadyWork:
             queue.push(
                 execution,
                 partition=partition,
-                priority=job.priority,
+                priority=definition_of(execution).priority,
                 due_ms=execution.due_ms,
                 sequence=execution.sequence,
             )

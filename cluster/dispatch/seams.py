@@ -71,7 +71,8 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     step: int = 1_000
     """Records looked at in one turn of the loop before other work goes first."""
     plans_per_turn: int = 100
-    """Timetables evaluated in one turn; each costs some ten microseconds."""
+    """Timetables planned in one turn, of those with one rule, at some thirty microseconds each;
+    others count for more (see `catchup.weight`)."""
     longest_wait_ms: int = 1_000
     """No wait is longer, so that a step of the wall clock is noticed."""
     clock_step_ms: int = 500
@@ -93,12 +94,14 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     at_once_ms: int = 100
     """How long a claim that does not want to wait has for its entry, when there is work."""
     catch_up_grace_ms: int = 10_000
-    """Nominal times no later than this always get an execution of their own."""
+    """An outage is dealt with by the catch-up rule if a nominal time came to be later than this;
+    after a shorter one each has an execution of its own."""
     catch_up_step: int = 100
     """Occurrences of one job created by one operation."""
     items_per_operation: int = 1_000
     retry_ms: int = 100
-    """The pause before an operation of the leader's own that failed is proposed again."""
+    """The pause before an operation of the leader's own that failed is proposed again, and
+    between looks at the budget of runs of the past while timetables wait for it."""
 
     def validate(self) -> None:
         """Raise ValueError unless every bound is positive and they fit each other."""
@@ -136,8 +139,8 @@ class Instruments:
     def leases_expired(self, count: int) -> None:
         """Leases ran out and are proposed to be ended."""
 
-    def timetable_parked(self, job: int, parked: int) -> None:
-        """A timetable failed; `parked` of them stand still now."""
+    def timetable_parked(self, job: int) -> None:
+        """A timetable failed, and is to stand still."""
 
     def proposal_failed(self, kind: str, items: int) -> None:
         """An operation of the leader's own failed; it will be proposed again if need be."""

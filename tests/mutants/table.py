@@ -14,6 +14,7 @@ import read_rules
 import space_rules
 import state_rules
 import storage_rules
+import timetable_rules
 
 MUTANTS = (
     *storage_rules.RULES,
@@ -26,6 +27,7 @@ MUTANTS = (
     *peer_rules.RULES,
     *read_rules.RULES,
     *state_rules.RULES,
+    *timetable_rules.RULES,
     *dispatch_rules.RULES,
     *nominal_rules.RULES,
     *http_rules.RULES,

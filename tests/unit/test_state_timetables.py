@@ -658,8 +658,9 @@ def test_a_backfill_goes_one_after_another_and_is_not_skipped(log):
 
 @pytest.mark.parametrize("overlap", ["skip", "buffer_one", "cancel_running"])
 def test_a_backfill_that_waits_loses_nothing_to_what_comes_due(log, overlap):
-    job, first_ms = recurring(log, first_in_ms=0, timetable=with_overlap(overlap))
-    backfill(log, job, [first_ms - 2, first_ms - 1])
+    job, first_ms = recurring(log, first_in_ms=10, timetable=with_overlap(overlap))
+    past = [first_ms - 60_000, first_ms - 30_000]
+    assert backfill(log, job, past).created == past
     come_due(log, job)
     assert states(log, job)[:2] == ["scheduled"] * 2
 

@@ -178,7 +178,7 @@ class Recorder(Instruments):
     def clock_stepped(self, step_ms):
         self.steps.append(step_ms)
 
-    def timetable_parked(self, job, parked):
+    def timetable_parked(self, job):
         self.parked.append(job)
 
     def leases_expired(self, count):
