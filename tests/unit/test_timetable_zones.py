@@ -100,6 +100,7 @@ def test_until_leaps_to_what_is_far_and_not_beyond():
     assert stretch.until(5 * day, 50 * day) == 50 * day - HOUR
     # Near its end, clocks may yet show again what they showed.
     assert stretch.until(99 * day, 102 * day) == 100 * day
+    assert stretch.until(99 * day, 500 * day) == 100 * day
     # Far beyond: up to two days before, whatever the offsets are by then.
     assert stretch.until(5 * day, 500 * day) == 498 * day - HOUR
     assert stretch.until(5 * day, 101 * day) == 100 * day
