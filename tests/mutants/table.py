@@ -7,6 +7,7 @@ import election_rules
 import http_rules
 import log_rules
 import membership_rules
+import nominal_rules
 import operation_rules
 import peer_rules
 import read_rules
@@ -28,6 +29,7 @@ MUTANTS = (
     *state_rules.RULES,
     *timetable_rules.RULES,
     *dispatch_rules.RULES,
+    *nominal_rules.RULES,
     *http_rules.RULES,
     *operation_rules.RULES,
 )
