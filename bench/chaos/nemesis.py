@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
@@ -86,13 +85,14 @@ class Nemesis:
         tasks: set[asyncio.Task[None]] = set()
         try:
             for at_ms, fault in faults:
-                await _until(at_ms - round(LOOK_S * 1000))
+                await self._until(at_ms - round(LOOK_S * 1000))
                 for task in [task for task in tasks if task.done()]:
                     tasks.discard(task)
                     task.result()
                 leader = None if self._recovering else (await self._nodes.leader()).node
-                await _until(at_ms)
-                if leader is None or _now_ms() > at_ms + LATE_MS:
+                await self._until(at_ms)
+                late = self._recorder.clock_us() // 1000 > at_ms + LATE_MS
+                if leader is None or self._recovering or late:
                     self._tell(f"{fault.kind} is left out: the cluster has yet to come round")
                     continue
                 tasks.add(asyncio.create_task(self._inflict(fault, leader)))
@@ -101,6 +101,11 @@ class Nemesis:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _until(self, at_ms: int) -> None:
+        """Sleep until the recorder's clock shows an instant."""
+        while (left_us := at_ms * 1000 - self._recorder.clock_us()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(left_us / 1e6)
 
     async def _inflict(self, fault: Fault, leader: str) -> None:
         followers = sorted(set(self._cluster.names) - {leader})
@@ -252,16 +257,6 @@ _NUMBERS = {
     "continue": signal.SIGCONT,
     "terminate": signal.SIGTERM,
 }
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-async def _until(at_ms: int) -> None:
-    """Sleep until the wall clock shows an instant."""
-    while (left_ms := at_ms - _now_ms()) > 0:  # noqa: ASYNC110 - a clock wakes nobody
-        await asyncio.sleep(left_ms / 1000)
 
 
 def _among(names: Iterable[str]) -> list[Way]:

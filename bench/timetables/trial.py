@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,7 +16,7 @@ from timeball.bench.chaos.proxied import ProxiedCluster
 from timeball.bench.chaos.rules import check_complaints, check_ended, check_overcome
 from timeball.bench.checkers import Finding, check
 from timeball.bench.evidence import Run
-from timeball.bench.history import Recorder
+from timeball.bench.history import Recorder, wall_clock_us
 from timeball.bench.recording import RecordingClient
 from timeball.bench.timetables.occurrences import check_occurrences
 from timeball.bench.timetables.reference import timetables
@@ -97,7 +96,7 @@ class TimetablesTrial:
 
     async def strike(self, nemesis: Nemesis) -> None:
         """One strike after another until the timetables end; raises NotOvercome."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_clock_us() // 1000
         until_ms = now_ms + round(self._seconds * 1000)
         planned = strikes(
             self._seed,
@@ -107,7 +106,7 @@ class TimetablesTrial:
             pause_s=self._pause_s,
         )
         await nemesis.strike(planned)
-        await asyncio.sleep((until_ms - time.time_ns() // 1_000_000) / 1000)
+        await asyncio.sleep(until_ms / 1000 - wall_clock_us() / 1e6)
 
     def judge(self, run: Run) -> dict[str, Finding]:
         """What must hold of every run, of every node under faults, and of these timetables."""
