@@ -14,23 +14,11 @@ from timeball.bench.checkers import Case, Checker, Finding
 from timeball.bench.evidence import Run, instant_ms
 from timeball.bench.history import Delivered, ReportAnswered, ReportSent
 from timeball.bench.timetables.reference import Ledger, ledgers
-from timeball.client.messages import ExecutionView
 
 GRACE_MS = 10_000
 """What is late by no more runs on its own: only a longer silence may fold nominal times."""
 SLACK_MS = 1_000
 """A fold begins after what was made ahead, so up to one beat of a second later than the silence."""
-NOT_RUN = frozenset(("skipped", "cancelled"))
-"""States of executions that stand for a nominal time and did not run."""
-
-
-def fired(run: Run, ledger: Ledger) -> dict[int, list[ExecutionView]]:
-    """The executions of a timetable that ran, or are to run, by nominal time."""
-    by_nominal: dict[int, list[ExecutionView]] = defaultdict(list)
-    for view in run.executions_by_job.get(ledger.view.job_id, []):
-        if view.state not in NOT_RUN:
-            by_nominal[instant_ms(view.nominal_at)].append(view)
-    return by_nominal
 
 
 def check_accounted(run: Run) -> Finding:
@@ -50,10 +38,9 @@ def check_accounted(run: Run) -> Finding:
                 f"says it was created at {created_ms} ms, but was asked for at {creation.sent_us}"
                 f" us and acknowledged at {creation.acked_us} us",
             )
-        ran = fired(run, ledger)
-        for nominal in sorted(set(ran) - set(ledger.named)):
+        for nominal in sorted(set(ledger.ran) - set(ledger.named)):
             case.violated(f"{view.job_id}-{nominal}", "ran, and its timetable names no such time")
-        missing = [nominal for nominal in ledger.named if nominal not in ran]
+        missing = [nominal for nominal in ledger.named if nominal not in ledger.ran]
         if len(missing) != view.coalesced:
             case.violated(
                 view.job_id,
@@ -85,7 +72,7 @@ def check_once(run: Run) -> Finding:
         if report.kind == "complete":
             sent[report.execution_id].add(report.token)
     for ledger in ledgers(run):
-        for nominal, views in fired(run, ledger).items():
+        for nominal, views in ledger.ran.items():
             subject = f"{ledger.view.job_id}-{nominal}"
             case.examined += 1
             ids = sorted(view.execution_id for view in views)
@@ -129,9 +116,8 @@ def check_folded(run: Run) -> Finding:
     heard = sorted((d.at_us, d.nominal_ms) for d in run.of(Delivered))
     instants = [at_us for at_us, _ in heard]
     for ledger in ledgers(run):
-        ran = fired(run, ledger)
         case.examined += len(ledger.named)
-        for oldest, following in _folds(ledger, ran):
+        for oldest, following in _folds(ledger):
             subject = f"{ledger.view.job_id}-{oldest}"
             if following is None:
                 case.violated(subject, "did not run, nor any later one: `one` runs the last")
@@ -148,11 +134,11 @@ def check_folded(run: Run) -> Finding:
     return case.finding()
 
 
-def _folds(ledger: Ledger, ran: dict[int, list[ExecutionView]]) -> Iterator[tuple[int, int | None]]:
+def _folds(ledger: Ledger) -> Iterator[tuple[int, int | None]]:
     """The oldest of each row of missing nominal times, with the one after it that ran."""
     oldest: int | None = None
     for nominal in ledger.named:
-        if nominal not in ran:
+        if nominal not in ledger.ran:
             oldest = nominal if oldest is None else oldest
         elif oldest is not None:
             yield oldest, nominal

@@ -17,7 +17,6 @@ from timeball.bench.chaos.storm import Round
 from timeball.bench.evidence import Run
 from timeball.bench.history import Delivered, FaultStruck
 from timeball.bench.timetables.lags import QUIET, lags_ms
-from timeball.bench.timetables.occurrences import fired
 from timeball.bench.timetables.reference import ledgers
 
 
@@ -74,7 +73,7 @@ def summarise(seed: int, done: Round, run: Run) -> Report:
         violations=len(done.violations),
         timetables=len(all_ledgers),
         nominal_times=sum(len(ledger.named) for ledger in all_ledgers),
-        fired=sum(len(fired(run, ledger)) for ledger in all_ledgers),
+        fired=sum(len(ledger.ran) for ledger in all_ledgers),
         coalesced=sum(ledger.view.coalesced for ledger in all_ledgers),
         missed=sum(ledger.view.missed for ledger in all_ledgers),
         strikes=len(struck),

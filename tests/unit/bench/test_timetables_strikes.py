@@ -19,7 +19,7 @@ from timeball.bench.history import (
     FinalAnswers,
     Recorder,
 )
-from timeball.bench.timetables.reference import PERIODS_MS, ZONES, timetables
+from timeball.bench.timetables.reference import PERIODS_MS, ZONES, beats, timetables
 from timeball.bench.timetables.strikes import BEFORE_MS, strikes
 from timeball.client import messages
 from timeball.cluster.dispatch.timetable import next_fires
@@ -83,6 +83,12 @@ def test_every_timetable_names_the_multiples_of_its_period_and_nothing_else(labe
         period_ms = PERIODS_MS[label]
         assert fires == list(range(T0 + period_ms, until_ms + 1, period_ms))
     assert seen == set(ZONES)
+
+
+def test_a_beat_at_the_creation_is_over_and_one_at_the_end_counts() -> None:
+    assert list(beats("each-second", T0, T0 + 2_000)) == [T0 + 1_000, T0 + 2_000]
+    assert list(beats("each-second", T0 - 1, T0 + 999)) == [T0]
+    assert not beats("each-minute", T0, T0 + MINUTE - 1)
 
 
 class Cluster:
