@@ -59,7 +59,7 @@ ENTRY_WEIGHT = 750
 EXECUTIONS_BOUND = ENTRY_WEIGHT // 2
 """Of it for claims: what sources may always take, however much else waits for an entry. A claim
 that did not fit would have to queue up behind creates, when it is most needed."""
-YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
+YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 2_000, 250, 100_000
 """Thresholds of the garbage collector (see `_tame_collector`)."""
 
 

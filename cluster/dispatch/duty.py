@@ -129,7 +129,8 @@ class Duty:
             wall_ms = self._wall_clock_ms()
             now_ms = min(max(self._state.log_time_ms, wall_ms), log_time_ms)
             self.claims.hand_over(now_ms)
-            self._fire(now_ms)
+            # So many that claims for a whole entry find what goes first.
+            self._fire(now_ms, max(self._settings.step, self._settings.executions_per_entry))
             if self.planner.has_due:
                 self._wake_by(self._timers.monotonic_ms())
             yield from self.claims.bind()
@@ -209,9 +210,9 @@ class Duty:
         elif job.planned_ms < self._loaded_to_ms:
             self._places[job] = self._wheel.insert(job.planned_ms, job)
 
-    def _fire(self, now_ms: int) -> bool:
-        """Take what is due out of the wheel; True when there is more."""
-        fired = self._wheel.advance(now_ms, self._settings.step)
+    def _fire(self, now_ms: int, limit: int) -> bool:
+        """Take what is due out of the wheel, up to a limit; True when there may be more."""
+        fired = self._wheel.advance(now_ms, limit)
         due: list[Execution] = []
         for item in fired:
             if type(item) is Execution:
@@ -225,7 +226,7 @@ class Duty:
         if due:
             self._make_ready(due)
             self._instruments.observe_wheel([now_ms - execution.due_ms for execution in due])
-        return len(fired) >= self._settings.step
+        return len(fired) >= limit
 
     def _tick(self) -> None:
         """One turn of the leader's own work, and the timer for the next."""
@@ -237,7 +238,7 @@ class Duty:
         self._look_ahead(now_ms)
         self._load(now_ms, monotonic_ms)
         self.claims.hand_over(now_ms)
-        more = self._fire(now_ms)
+        more = self._fire(now_ms, step)
         self.planner.step(now_ms)
         more |= self.leases.advance(monotonic_ms, step)
         more |= self.claims.expire(monotonic_ms, step)

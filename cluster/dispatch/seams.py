@@ -68,7 +68,7 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     horizon_ms: int = 2_000
     """How far ahead of their due time executions are taken from the buckets into the wheel."""
-    step: int = 1_000
+    step: int = 250
     """Records looked at in one turn of the loop before other work goes first."""
     plans_per_turn: int = 100
     """Timetables evaluated in one turn; each costs some ten microseconds."""
