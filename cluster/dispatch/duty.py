@@ -63,7 +63,6 @@ class Duty:
         self._to_load: deque[Iterator[Item]] = deque()
         self._wakeup: Handle | None = None
         self._wake_at_ms = 0
-        self._clocks = (wall_clock_ms(), timers.monotonic_ms())
         self._closed = False
         self.ready = ReadyWork(settings.partitions)
         self.leases = Leases(state, commit, timers, settings, instruments)
@@ -129,8 +128,7 @@ class Duty:
             wall_ms = self._wall_clock_ms()
             now_ms = min(max(self._state.log_time_ms, wall_ms), log_time_ms)
             self.claims.hand_over(now_ms)
-            # So many that claims for a whole entry find what goes first.
-            self._fire(now_ms, max(self._settings.step, self._settings.executions_per_entry))
+            self._fire(now_ms)
             if self.planner.has_due:
                 self._wake_by(self._timers.monotonic_ms())
             yield from self.claims.bind()
@@ -210,9 +208,9 @@ class Duty:
         elif job.planned_ms < self._loaded_to_ms:
             self._places[job] = self._wheel.insert(job.planned_ms, job)
 
-    def _fire(self, now_ms: int, limit: int) -> bool:
-        """Take what is due out of the wheel, up to a limit; True when there may be more."""
-        fired = self._wheel.advance(now_ms, limit)
+    def _fire(self, now_ms: int) -> bool:
+        """Take what is due out of the wheel; True when there is more."""
+        fired = self._wheel.advance(now_ms, self._settings.step)
         due: list[Execution] = []
         for item in fired:
             if type(item) is Execution:
@@ -226,19 +224,19 @@ class Duty:
         if due:
             self._make_ready(due)
             self._instruments.observe_wheel([now_ms - execution.due_ms for execution in due])
-        return len(fired) >= limit
+        return len(fired) >= self._settings.step
 
     def _tick(self) -> None:
         """One turn of the leader's own work, and the timer for the next."""
         self._wakeup = None
         if self._closed:
             return
-        now_ms, monotonic_ms = self._read_clocks()
+        now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
         step = self._settings.step
         self._look_ahead(now_ms)
         self._load(now_ms, monotonic_ms)
         self.claims.hand_over(now_ms)
-        more = self._fire(now_ms, step)
+        more = self._fire(now_ms)
         self.planner.step(now_ms)
         more |= self.leases.advance(monotonic_ms, step)
         more |= self.claims.expire(monotonic_ms, step)
@@ -327,15 +325,6 @@ class Duty:
             self._wakeup = self._timers.call_soon(self._tick)
         else:
             self._wakeup = self._timers.call_later(delay_ms, self._tick)
-
-    def _read_clocks(self) -> tuple[int, int]:
-        """Both clocks; a wall clock that has stepped since the last look is reported."""
-        wall_ms, monotonic_ms = self._wall_clock_ms(), self._timers.monotonic_ms()
-        step_ms = (wall_ms - self._clocks[0]) - (monotonic_ms - self._clocks[1])
-        self._clocks = (wall_ms, monotonic_ms)
-        if abs(step_ms) >= self._settings.clock_step_ms:
-            self._instruments.clock_stepped(step_ms)
-        return max(self._state.log_time_ms, wall_ms), monotonic_ms
 
 
 def _items(buckets: Iterable[tuple[int, Sequence[Item]]]) -> Iterator[Item]:

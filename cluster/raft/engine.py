@@ -442,8 +442,6 @@ class Engine(LibraryObject):  # type: ignore[misc]
         if index > self.commit_index:
             assert index <= self.last_index
             self._SyncObj__raftCommitIndex = index
-            if self._apply_scheduled:
-                return  # this turn has had its part, or the next is to have it
             if self.leadership is not None or not self._flush_scheduled:
                 self._SyncObj__applyLogEntries()
 
@@ -458,7 +456,6 @@ class Engine(LibraryObject):  # type: ignore[misc]
             while self.applied_index < min(self.commit_index, limit) and self.halted is None:
                 self._apply(self.storage.entry(self.applied_index + 1))
                 if self.clock() >= ends:
-                    self._apply_next_turn()
                     break
             self._SyncObj__tryLogCompaction()
         finally:
@@ -469,12 +466,7 @@ class Engine(LibraryObject):  # type: ignore[misc]
 
     def _apply_soon(self) -> None:
         """Apply what is committed and not applied yet in the next turn."""
-        if self.applied_index < self.commit_index:
-            self._apply_next_turn()
-
-    def _apply_next_turn(self) -> None:
-        """Apply no more in this turn, whatever it commits yet."""
-        if not self._apply_scheduled:
+        if self.applied_index < self.commit_index and not self._apply_scheduled:
             self._apply_scheduled = True
             self._loop.call_soon(self._apply_turn)
 

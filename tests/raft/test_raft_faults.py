@@ -495,29 +495,6 @@ async def test_f10_a_backlog_that_takes_long_gives_way_after_each_slice():
 
 
 @virtual
-async def test_f10_what_is_committed_after_a_long_slice_waits_for_the_next_turn():
-    puppet = await Puppet.start(max_apply_s=0.005)
-    machine, loop = puppet.node.machine, puppet.cluster.loop
-    apply = machine.apply
-
-    def slowly(index: int, entry: bytes) -> object:
-        loop.virtual.now += 0.002
-        return apply(index, entry)
-
-    machine.apply = slowly
-    puppet.follow(*[(1, b"%d" % n) for n in range(9)])
-    await puppet.settle()
-    puppet.follow(prev=(9, 1), commit=3)
-    assert puppet.consensus.applied_index == 3
-    puppet.follow(prev=(9, 1), commit=5)
-    assert puppet.consensus.applied_index == 3
-    await asyncio.sleep(0)
-    assert puppet.consensus.applied_index == 5
-    puppet.follow(prev=(9, 1), commit=6)
-    assert puppet.consensus.applied_index == 6
-
-
-@virtual
 async def test_a_follower_acknowledges_before_it_applies():
     puppet = await Puppet.start()
     puppet.follow((1, b"x"))
