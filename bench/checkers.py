@@ -249,7 +249,8 @@ def _folded(run: Run, creation: Creation, missing: int) -> bool:
     schedule = creation.schedule
     if view is None or not isinstance(schedule, Every | Cron) or schedule.catch_up == "all":
         return False
-    return missing <= view.coalesced + view.missed
+    timetable = view.timetable
+    return timetable is not None and missing <= timetable.coalesced + timetable.missed
 
 
 def _expected_nominals(run: Run) -> list[tuple[Creation, list[int]]]:

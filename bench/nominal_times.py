@@ -28,6 +28,8 @@ def nominal_times(creation: Creation, until_ms: int) -> Iterator[int]:
     schedule = creation.schedule
     if not isinstance(schedule, Every | Cron):
         raise NotEnumerable(f"job {creation.job_id} does not recur")
+    if schedule.start is not None or schedule.max_runs is not None or schedule.exclude:
+        raise NotEnumerable(f"job {creation.job_id}: start, max_runs or exclude")
     after_ms = creation.sent_us // 1000
     if schedule.until is not None:
         until_ms = min(until_ms, _instant(schedule.until))

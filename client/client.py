@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
-from random import Random, SystemRandom
-from types import TracebackType
-from typing import Any, Self, TypeVar
-from urllib.parse import quote, urlencode
-from uuid import UUID
+from typing import Any
+from urllib.parse import quote
 
 import msgspec
-from yarl import URL
 
 from timeball.client import messages
+from timeball.client.calls import segment
 from timeball.client.errors import TimeballError
-from timeball.client.failover import Backoff, Nodes
-from timeball.client.flow import Call, Policy, encode_request, flow, in_batches
+from timeball.client.flow import Call, encode_request, in_batches
 from timeball.client.messages import Consistency, NewJob, Retry, Schedule
-from timeball.client.transport import AsyncTransport
-
-T = TypeVar("T")
-
-DEFAULT_URLS = ("http://127.0.0.1:7001", "http://127.0.0.1:7002", "http://127.0.0.1:7003")
-"""Where `timeball dev` serves."""
-MAX_URLS = 32
+from timeball.client.timetables import TimetableCalls
 
 
-class Client:
+class Client(TimetableCalls):
     """A client of one cluster. Any node serves any request; the client finds one that does.
 
     Every create and claim carries a request id made here, and every report a token, so an
@@ -45,47 +34,6 @@ class Client:
 
     Use as ``async with Client(urls) as client``, or call `close`. Not for several event loops.
     """
-
-    def __init__(
-        self,
-        urls: Sequence[str] | str = DEFAULT_URLS,
-        *,
-        timeout_ms: int = 30_000,
-        attempt_timeout_ms: int = 5_000,
-        connections: int = 100,
-        read_your_writes: bool = False,
-        backoff: Backoff | None = None,
-        rng: Random | None = None,
-    ) -> None:
-        if timeout_ms < 1 or attempt_timeout_ms < 1 or connections < 1:
-            raise ValueError("timeout_ms, attempt_timeout_ms and connections are at least 1")
-        self.timeout_ms = timeout_ms
-        self.attempt_timeout_ms = attempt_timeout_ms
-        self.rng = rng or SystemRandom()
-        self.read_your_writes = read_your_writes
-        self.seen_index = 0
-        nodes = Nodes(parse_urls(urls))
-        self._policy = Policy(nodes, backoff or Backoff(), self.rng, _loop_ms, self._saw)
-        self._transport = AsyncTransport(connections)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._transport.close()
-
-    def new_request_id(self) -> str:
-        """Make a request id: 128 random bits as a version-4 UUID in hexadecimal."""
-        return UUID(int=self.rng.getrandbits(128), version=4).hex
 
     # --- jobs --------------------------------------------------------------------------------
 
@@ -154,7 +102,7 @@ class Client:
     ) -> messages.JobView:
         """Read a job. Raises `NotFound`."""
         fresh = self._fresh(consistency, min_index)
-        return await self._get(f"/v1/jobs/{_segment(job_id)}", messages.JobView, **fresh)
+        return await self._get(f"/v1/jobs/{segment(job_id)}", messages.JobView, **fresh)
 
     async def jobs(
         self,
@@ -185,7 +133,7 @@ class Client:
         When the answer to a first attempt was lost, the repeat may say "finished" for what
         the first one cancelled.
         """
-        path = f"/v1/jobs/{_segment(job_id)}/cancel"
+        path = f"/v1/jobs/{segment(job_id)}/cancel"
         return await self._call(Call("POST", path, messages.JobCancelled))
 
     # --- executions --------------------------------------------------------------------------
@@ -194,7 +142,7 @@ class Client:
         self, execution_id: str, *, consistency: Consistency = "applied", min_index: int = 0
     ) -> messages.ExecutionView:
         """Read an execution with its attempts. Raises `NotFound`."""
-        path = f"/v1/executions/{_segment(execution_id)}"
+        path = f"/v1/executions/{segment(execution_id)}"
         fresh = self._fresh(consistency, min_index)
         return await self._get(path, messages.ExecutionView, **fresh)
 
@@ -365,51 +313,3 @@ class Client:
                 yield execution
             if (cursor := page.cursor) is None:
                 return
-
-    def _fresh(self, consistency: Consistency, min_index: int) -> dict[str, str | int | None]:
-        """Make the query of a read that is to be so fresh; what is the default is left out."""
-        if self.read_your_writes:
-            min_index = max(min_index, self.seen_index)
-        return {
-            "consistency": None if consistency == "applied" else consistency,
-            "min_index": min_index or None,
-        }
-
-    def _saw(self, index: int) -> None:
-        self.seen_index = max(self.seen_index, index)
-
-    async def _get(self, path: str, answer: type[T], **query: str | int | None) -> T:
-        given = {name: value for name, value in query.items() if value is not None}
-        target = f"{path}?{urlencode(given)}" if given else path
-        return await self._call(Call("GET", target, answer, writes=False))
-
-    async def _call(self, call: Call[T], timeout_ms: int | None = None) -> T:
-        steps = flow(
-            call,
-            self._policy,
-            self.timeout_ms if timeout_ms is None else max(1, timeout_ms),
-            self.attempt_timeout_ms,
-        )
-        return await self._transport.drive(steps)
-
-
-def parse_urls(urls: Sequence[str] | str) -> list[str]:
-    """Parse nodes' base URLs (a sequence, or one string with commas); raises ValueError."""
-    given = urls.split(",") if isinstance(urls, str) else urls
-    bases = [text.strip().rstrip("/") for text in given if text.strip()]
-    if not 1 <= len(bases) <= MAX_URLS:
-        raise ValueError(f"a client takes 1 to {MAX_URLS} URLs, got {len(bases)}")
-    for base in bases:
-        if not (url := URL(base)).host or url.scheme not in ("http", "https"):
-            raise ValueError(f"not an http or https URL: {base!r}")
-        if url.query_string or url.fragment or url.user:
-            raise ValueError(f"a node's URL is scheme, host and port: {base!r}")
-    return bases
-
-
-def _segment(text: str) -> str:
-    return quote(text, safe="")
-
-
-def _loop_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1_000)

@@ -10,6 +10,7 @@
     ├── NotAcceptable           406
     ├── Conflict                409      the state of the thing forbids it
     │   └── LeaseLost           409      the fencing token is not the latest
+    ├── PreconditionFailed      412      If-Match or If-None-Match does not hold
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
     ├── NotCaughtUp             503      the node has not applied what the read asks for
@@ -156,6 +157,15 @@ class LeaseLost(Conflict):
     title = "The lease was lost"
 
 
+class PreconditionFailed(TimeballError):
+    """The thing is not as `If-Match` or `If-None-Match` says: somebody else changed it."""
+
+    status = 412
+    code = "precondition-failed"
+    title = "It is not at the version asked for"
+    outcome = "not_applied"
+
+
 class Overloaded(TimeballError):
     """A limit is reached and nothing was done; repeat after `retry_after_ms`."""
 
@@ -219,6 +229,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         UnsupportedMediaType,
         Conflict,
         LeaseLost,
+        PreconditionFailed,
         Overloaded,
         Unavailable,
         NotCaughtUp,

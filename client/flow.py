@@ -33,7 +33,8 @@ class Call(NamedTuple, Generic[T]):
     """A request and the type of its answer.
 
     `writes` tells that an attempt without an answer may have changed something. `wait_ms` is
-    how long the node may rightly keep the request before it answers (a long poll).
+    how long the node may rightly keep the request before it answers (a long poll). `if_version` is
+    the version that the thing must be at for the request to have an effect.
     """
 
     method: str
@@ -43,6 +44,7 @@ class Call(NamedTuple, Generic[T]):
     request_id: str = ""
     writes: bool = True
     wait_ms: int = 0
+    if_version: int | None = None
 
 
 class Send(NamedTuple):
@@ -125,7 +127,7 @@ def flow(call: Call[T], policy: Policy, timeout_ms: int, attempt_timeout_ms: int
             assert isinstance(reply, Reply)
             return _decode(reply, call.answer)
         if trouble is None:
-            raise error
+            raise _final(error, attempts, call)
         following = attempts.after(
             trouble, policy.now_ms(), retry_after_ms=error.retry_after_ms, leader=error.leader
         )
@@ -136,8 +138,12 @@ def flow(call: Call[T], policy: Policy, timeout_ms: int, attempt_timeout_ms: int
 
 
 def _headers(call: Call[Any]) -> dict[str, str]:
-    headers = _HEADERS if call.body is None else _HEADERS_WITH_BODY
-    return {**headers, "Timeball-Request-Id": call.request_id} if call.request_id else headers
+    headers = dict(_HEADERS if call.body is None else _HEADERS_WITH_BODY)
+    if call.request_id:
+        headers["Timeball-Request-Id"] = call.request_id
+    if call.if_version is not None:
+        headers["If-Match"] = f'"{call.if_version}"'
+    return headers
 
 
 def _judge(reply: Reply | NoReply, url: str) -> tuple[Trouble | None, errors.TimeballError | None]:
@@ -191,6 +197,20 @@ def _seconds_ms(text: str) -> int:
 def _number(text: str, most_digits: int) -> int:
     """Read a number of a header; 0 when it is none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= most_digits else 0
+
+
+def _final(
+    error: errors.TimeballError, attempts: Attempts, call: Call[Any]
+) -> errors.TimeballError:
+    """Say what a refusal means: what moved the version on may be an earlier attempt of ours."""
+    if not (isinstance(error, errors.PreconditionFailed) and attempts.maybe_applied):
+        return error
+    unknown = errors.OutcomeUnknown(
+        f"{error.detail} ({call.method} {call.path}: by an earlier attempt whose answer was "
+        f"lost, or by somebody else)"
+    )
+    unknown.__cause__ = error
+    return unknown
 
 
 def _last_word(

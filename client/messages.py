@@ -48,6 +48,7 @@ CatchUp = Literal["none", "one", "all"]
 """What becomes of what was missed: nothing, one run for all of it, or a run each."""
 Overlap = Literal["allow", "skip", "buffer_one", "cancel_running"]
 """What happens to an occurrence that comes due while another of its job is active."""
+MissedInPause = Literal["skip", "catch_up"]
 Consistency = Literal["applied", "strong"]
 """How fresh a read is at least; see the protocol, "Reads"."""
 
@@ -149,8 +150,8 @@ class Cron(Recurring, frozen=True, tag_field="type", tag="cron"):
     """By the wall clock of `time_zone` (IANA name).
 
     `expression` has five fields (minute hour day-of-month month day-of-week), or six with
-    the seconds FIRST, or is a nickname such as `@daily`; the answer to a create echoes the
-    next fires.
+    the seconds FIRST, or is a name such as `@daily` (docs/cron.md); the answer to a create
+    echoes the next fires.
     """
 
     expression: CronText
@@ -310,7 +311,7 @@ class JobUpdate(Request, frozen=True, kw_only=True):
     schedule: Schedule | UnsetType = UNSET
     priority: Annotated[int, Meta(ge=0, le=9)] | UnsetType = UNSET
     retry: Retry | UnsetType = UNSET
-    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None | UnsetType = UNSET
+    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | UnsetType | None = UNSET
 
 
 class JobPut(Request, frozen=True, kw_only=True):
@@ -344,7 +345,7 @@ class ResumeRequest(Request, frozen=True):
     """What becomes of the nominal times that fell into the pause: skipped, or caught up by the
     schedule's catch-up rule."""
 
-    missed: Literal["skip", "catch_up"] = "skip"
+    missed: MissedInPause = "skip"
 
 
 class JobTriggered(Answer, frozen=True):
@@ -682,6 +683,8 @@ class QueueView(Answer, frozen=True):
     ready: int | None
     oldest_due_ms: int | None
     waiting_claims: int | None
+    skipped: int = 0
+    """Occurrences left out by rule, or taken back, since the queue began."""
 
 
 class ClusterView(Answer, frozen=True, kw_only=True):

@@ -22,12 +22,15 @@ from typing import Any
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import DispatchSettings
 from timeball.cluster.http.application import Application
+from timeball.cluster.http.changes import Changes
 from timeball.cluster.http.claims import Claims
 from timeball.cluster.http.cluster_view import ClusterReports
 from timeball.cluster.http.dead import DeadLetters
 from timeball.cluster.http.executions import Executions
+from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.jobs import Jobs
+from timeball.cluster.http.occurrences import Occurrences
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.http.services import Services
 from timeball.cluster.levels import LevelKeeper, objection_at
@@ -319,6 +322,9 @@ class Node(Observer):
         )
         nouns = (
             Jobs(services),
+            Changes(services),
+            Occurrences(services),
+            Explanations(services),
             Executions(services),
             Claims(services),
             DeadLetters(services),

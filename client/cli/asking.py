@@ -10,8 +10,9 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, get_a
 
 import click
 
+from timeball.client.calls import DEFAULT_URLS, parse_urls
 from timeball.client.cli import output
-from timeball.client.client import DEFAULT_URLS, Client, parse_urls
+from timeball.client.client import Client
 from timeball.client.errors import TimeballError
 from timeball.client.messages import MAX_BATCH, MAX_INDEX, Consistency
 

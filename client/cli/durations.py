@@ -27,3 +27,11 @@ class Duration(click.ParamType[int]):
 
 
 DURATION = Duration()
+
+
+def in_words(length_ms: int) -> str:
+    """Say a length in the largest unit that it is a whole number of, as it could be typed."""
+    for unit, unit_ms in sorted(UNITS_MS.items(), key=lambda item: -item[1]):
+        if length_ms and length_ms % unit_ms == 0:
+            return f"{length_ms // unit_ms}{unit}"
+    return "0s"

@@ -78,6 +78,7 @@ def _one(view: ExecutionView) -> str:
             ("queue", view.queue),
             ("state", _state(view)),
             ("reason", view.reason),
+            ("origin", view.origin),
             ("nominal", view.nominal_at),
             ("due", view.due_at),
             ("finished", view.finished_at),

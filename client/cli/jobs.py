@@ -1,46 +1,63 @@
-"""`timeball job …`: create, look at and cancel jobs."""
+"""`timeball job …`: create, look at, change and cancel jobs."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from timeball.client.cli import output
 from timeball.client.cli.asking import Asker, asks, freshness_options, limit_option
 from timeball.client.cli.durations import DURATION
+from timeball.client.cli.naming import takes_a_job
+from timeball.client.cli.scheduling import describe, details, schedule_options
+from timeball.client.cli.timetables import (
+    backfill,
+    changed,
+    explain,
+    pause,
+    resume,
+    standing,
+    trigger,
+)
+from timeball.client.client import Client
 from timeball.client.messages import (
-    After,
-    At,
-    CatchUp,
-    Cron,
-    Every,
+    JobChanged,
     JobCreated,
     JobView,
     Retry,
     Schedule,
+    Timetable,
 )
+
+T = TypeVar("T")
 
 
 @click.group()
 def job() -> None:
-    """Create, look at and cancel jobs."""
+    """Create, look at, change and cancel jobs."""
+
+
+_DEFAULT_RETRY = Retry()
 
 
 @job.command()
 @click.option("--queue", default="default", show_default=True)
 @click.option("--payload", default="null", help="What the worker gets, in JSON.")
-@click.option("--at", help="Once, at an instant: ISO 8601 with an offset, or epoch ms.")
-@click.option("--after", type=DURATION, help="Once, this long from now: 500ms, 5s, 2h, 1d.")
-@click.option("--every", type=DURATION, help="Again and again, this far apart.")
-@click.option("--cron", help="By the wall clock: five fields, or six with the seconds first.")
-@click.option("--time-zone", help="The wall clock of --cron, an IANA name. [default: UTC]")
-@click.option("--until", help="The end of --every or --cron: ISO 8601 or epoch ms.")
-@click.option("--catch-up", type=click.Choice(["none", "one", "all"]), help="For missed instants.")
+@schedule_options
+@click.option(
+    "--name", help="Of a recurring job: create it, or have the job of this name be changed to this."
+)
 @click.option("--priority", type=click.IntRange(0, 9), default=5, show_default=True)
 @click.option("--partition-key", default="", help="Work of one key shares a partition.")
-@click.option("--max-attempts", type=click.IntRange(1, 10_000), default=5, show_default=True)
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(1, 10_000),
+    default=_DEFAULT_RETRY.max_attempts,
+    show_default=True,
+)
 @click.option(
     "--attempt-timeout", "attempt_timeout_ms", type=DURATION, help="Longest time for one attempt."
 )
@@ -49,38 +66,107 @@ def job() -> None:
 def create(
     asker: Asker,
     /,
-    queue: str,
     payload: str,
-    priority: int,
-    partition_key: str,
+    schedule: Schedule | None,
+    name: str | None,
     max_attempts: int,
     attempt_timeout_ms: int | None,
     key: str | None,
-    **when: Any,
+    **definition: Any,
 ) -> None:
     """Create a job; without a schedule it is due at once."""
-    schedule = _schedule(**when)
-    decoded = _payload(payload)
+    definition.update(
+        payload=_payload(payload),
+        retry=Retry(max_attempts=max_attempts),
+        timeout_ms=attempt_timeout_ms,
+    )
+    if name is not None:
+        _put(asker, name, schedule, key, definition)
+        return
     created = asker.ask(
-        lambda client: client.create(
-            queue=queue,
-            payload=decoded,
-            schedule=schedule,
-            priority=priority,
-            partition_key=partition_key,
-            retry=Retry(max_attempts=max_attempts),
-            timeout_ms=attempt_timeout_ms,
-            idempotency_key=key,
-        )
+        lambda client: client.create(schedule=schedule, idempotency_key=key, **definition)
     )
     asker.show(created, lambda: _created(created))
 
 
+def _put(
+    asker: Asker, name: str, schedule: Schedule | None, key: str | None, definition: dict[str, Any]
+) -> None:
+    if key is not None:
+        raise click.UsageError("--name and --key exclude each other")
+    if not isinstance(schedule, Timetable):
+        raise click.UsageError("--name goes with a schedule that recurs, such as --cron or --every")
+    timetable = schedule
+    answer = asker.ask(lambda client: client.put_job(name, schedule=timetable, **definition))
+    asker.show(answer, lambda: changed(answer))
+
+
 @job.command()
-@click.argument("job_id")
+@click.option("--payload", help="What the worker gets, in JSON.")
+@schedule_options
+@click.option("--priority", type=click.IntRange(0, 9))
+@click.option("--max-attempts", type=click.IntRange(1, 10_000))
+@click.option(
+    "--attempt-timeout", "attempt_timeout_ms", type=DURATION, help="Longest time for one attempt."
+)
+@click.option("--no-attempt-timeout", is_flag=True, help="No bound for the time of an attempt.")
+@click.option(
+    "--if-version", type=click.IntRange(1), help="Only if nobody changed it since this version."
+)
+@asks
+@takes_a_job
+def update(
+    asker: Asker,
+    job_id: str,
+    /,
+    payload: str | None,
+    schedule: Schedule | None,
+    priority: int | None,
+    max_attempts: int | None,
+    attempt_timeout_ms: int | None,
+    no_attempt_timeout: bool,
+    if_version: int | None,
+) -> None:
+    """Change a job; what is not given stays, and a new schedule replaces the whole old one."""
+    if no_attempt_timeout and attempt_timeout_ms is not None:
+        raise click.UsageError("--attempt-timeout and --no-attempt-timeout exclude each other")
+    given: dict[str, Any] = {
+        "payload": UNSET if payload is None else _payload(payload),
+        "schedule": _or_unset(schedule),
+        "priority": _or_unset(priority),
+        "timeout_ms": None if no_attempt_timeout else _or_unset(attempt_timeout_ms),
+    }
+    if max_attempts is None and all(value is UNSET for value in given.values()):
+        raise click.UsageError("nothing to change: give an option such as --payload or --cron")
+
+    async def change(client: Client) -> JobChanged:
+        if max_attempts is None:
+            return await client.update_job(job_id, **given, if_version=if_version)
+        return await _with_attempts(client, job_id, max_attempts, given, if_version)
+
+    answer = asker.ask(change)
+    asker.show(answer, lambda: changed(answer))
+
+
+async def _with_attempts(
+    client: Client, job_id: str, attempts: int, given: dict[str, Any], if_version: int | None
+) -> JobChanged:
+    """Change one number of a retry policy, which is changed as a whole: read it, and hold it."""
+    view = await client.job(job_id, consistency="strong")
+    retry = msgspec.structs.replace(view.retry, max_attempts=attempts)
+    version = view.version if if_version is None else if_version
+    return await client.update_job(job_id, **given, retry=retry, if_version=version)
+
+
+def _or_unset(value: T | None) -> T | UnsetType:
+    return UNSET if value is None else value
+
+
+@job.command()
 @freshness_options
 @asks
-def get(asker: Asker, /, job_id: str, **fresh: Any) -> None:
+@takes_a_job
+def get(asker: Asker, job_id: str, /, **fresh: Any) -> None:
     """Show a job."""
     view = asker.ask(lambda client: client.job(job_id, **fresh))
     asker.show(view, lambda: _one(view))
@@ -106,8 +192,8 @@ def list_jobs(
 
 
 @job.command()
-@click.argument("job_id")
 @asks
+@takes_a_job
 def cancel(asker: Asker, job_id: str) -> None:
     """Cancel a job: nothing of it will start again."""
     answer = asker.ask(lambda client: client.cancel(job_id))
@@ -117,44 +203,6 @@ def cancel(asker: Asker, job_id: str) -> None:
         "finished": "had ended before: nothing changed",
     }
     asker.show(answer, lambda: f"job {answer.job_id} {told[answer.status]}")
-
-
-def _schedule(
-    at: str | None,
-    after: int | None,
-    every: int | None,
-    cron: str | None,
-    time_zone: str | None,
-    until: str | None,
-    catch_up: CatchUp | None,
-) -> Schedule | None:
-    given = [
-        name
-        for name, value in (("--at", at), ("--after", after), ("--every", every), ("--cron", cron))
-        if value is not None
-    ]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} exclude each other")
-    if time_zone is not None and cron is None:
-        raise click.UsageError("--time-zone goes with --cron")
-    if every is None and cron is None and (until is not None or catch_up is not None):
-        raise click.UsageError("--until and --catch-up go with --every or --cron")
-    end = None if until is None else _instant(until)
-    if at is not None:
-        return At(time=_instant(at))
-    if after is not None:
-        return After(delay_ms=after)
-    if every is not None:
-        return Every(interval_ms=every, until=end, catch_up=catch_up or "one")
-    if cron is not None:
-        return Cron(
-            expression=cron, time_zone=time_zone or "UTC", until=end, catch_up=catch_up or "one"
-        )
-    return None
-
-
-def _instant(text: str) -> str | int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 16 else text
 
 
 def _payload(text: str) -> object:
@@ -183,7 +231,10 @@ def _one(view: JobView) -> str:
             ("job", view.job_id),
             ("queue", view.queue),
             ("state", view.state),
+            ("name", view.timetable.name if view.timetable else None),
             ("schedule", describe(view.schedule)),
+            *details(view.schedule),
+            ("version", view.version),
             ("payload", output.compact(view.payload)),
             ("priority", view.priority),
             ("partition key", view.partition_key),
@@ -193,20 +244,29 @@ def _one(view: JobView) -> str:
             ("created", view.created_at),
             ("next fires", view.next_fires),
             ("executions", {k: n for k, n in view.execution_counts.items() if n}),
-            ("coalesced", view.coalesced or None),
-            ("missed", view.missed or None),
+            *(standing(view.timetable) if view.timetable else ()),
         ]
     )
 
 
+def _state(view: JobView) -> str:
+    timetable = view.timetable
+    if timetable is not None and timetable.paused is not None:
+        return f"{view.state} (paused)"
+    if timetable is not None and timetable.parked is not None:
+        return f"{view.state} (stands still)"
+    return view.state
+
+
 def _many(views: list[JobView]) -> str:
     return output.table(
-        ["job", "queue", "state", "schedule", "created", "next fire"],
+        ["job", "name", "queue", "state", "schedule", "created", "next fire"],
         [
             (
                 view.job_id,
+                view.timetable.name if view.timetable else None,
                 view.queue,
-                view.state,
+                _state(view),
                 describe(view.schedule),
                 view.created_at,
                 view.next_fires[0] if view.next_fires else None,
@@ -216,16 +276,5 @@ def _many(views: list[JobView]) -> str:
     )
 
 
-def describe(schedule: Schedule | None) -> str:
-    """Say a schedule in a few words."""
-    match schedule:
-        case None:
-            return "at once"
-        case At(time=time):
-            return f"at {time}"
-        case After(delay_ms=delay_ms):
-            return f"after {delay_ms} ms"
-        case Every(interval_ms=interval_ms):
-            return f"every {interval_ms} ms"
-        case Cron(expression=expression, time_zone=time_zone):
-            return f"{expression} ({time_zone})"
+for _command in (pause, resume, trigger, backfill, explain):
+    job.add_command(_command)

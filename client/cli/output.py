@@ -17,9 +17,14 @@ def as_json(answer: object) -> str:
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Align rows under their headings; numbers to the right."""
-    lines = [[_cell(value) for value in row] for row in rows]
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], *, last_whole: bool = False
+) -> str:
+    """Align rows under their headings; numbers to the right.
+
+    With `last_whole` cells of the last column are not clipped.
+    """
+    lines = [[_cell(value) for value in row[:-1]] + [_last(row[-1], last_whole)] for row in rows]
     if not lines:
         return "nothing"
     numeric = [all(_is_number(line[i]) for line in lines) for i in range(len(headings))]
@@ -58,6 +63,10 @@ def _value(value: object) -> str:
 def _cell(value: object) -> str:
     text = _value(value) or NOTHING
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+
+
+def _last(value: object, whole: bool) -> str:
+    return (_value(value) or NOTHING) if whole else _cell(value)
 
 
 def _printable(text: str) -> str:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import uuid
 
 from timeball.client import messages
-from timeball.client.errors import Overloaded
 from timeball.cluster.dispatch.claims import ClaimRequest
 from timeball.cluster.dispatch.errors import TooManyClaims
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.exchange import REQUEST_ID, Answered, Request, read_header
 from timeball.cluster.http.executions import answer_report
 from timeball.cluster.http.paging import read_query
+from timeball.cluster.http.problems import cluster_full
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services
 from timeball.cluster.http.views import delivery
 from timeball.cluster.state import operations
 from timeball.cluster.state.verdicts import Verdict
 
-FULL_RETRY_MS = 1_000
 _claim = BodyDecoder(messages.Claim)
 
 
@@ -60,7 +59,7 @@ class Claims:
                 )
             )
         except TooManyClaims as error:
-            raise Overloaded(str(error), status=429, retry_after_ms=FULL_RETRY_MS) from error
+            raise cluster_full(str(error)) from error
         form = request.answer_form
         deliveries = [
             delivery(grant.execution, grant.token, grant.attempt, grant.lease_ms, form)

@@ -166,6 +166,7 @@ class ClusterReports:
                     ready=dispatcher.ready_depth(name) if serving else None,
                     oldest_due_ms=dispatcher.oldest_due_ms(name) if serving else None,
                     waiting_claims=dispatcher.waiting_claims(name) if serving else None,
+                    skipped=counts.total_skipped if counts else 0,
                 )
             )
         return views

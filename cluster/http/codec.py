@@ -120,7 +120,9 @@ def _quality(parameters: str) -> float:
 class BodyDecoder:
     """Decodes one kind of message from either form."""
 
-    def __init__(self, kind: type[Any]) -> None:
+    def __init__(self, kind: type[Any], default: Any = None) -> None:
+        """`default` is what no body at all means; None: there must be one."""
+        self._default = default
         self._decoders: dict[Form, Callable[[bytes], Any]] = {
             "json": msgspec.json.Decoder(kind).decode,
             "msgpack": msgspec.msgpack.Decoder(kind).decode,
@@ -128,6 +130,8 @@ class BodyDecoder:
 
     def decode(self, body: bytes, form: Form | None) -> Any:
         """Decode a body; raises InvalidRequest or TooLarge, naming the field at fault."""
+        if not body and self._default is not None:
+            return self._default
         if form is None or not body:
             raise InvalidRequest.at("body", "this request needs a body")
         try:
@@ -140,9 +144,12 @@ class BodyDecoder:
             raise InvalidRequest.at("body", f"nested more than {MAX_DEPTH} deep") from error
 
 
+_BATCHES = ("jobs", "items", "execution_ids")
+
+
 def _refusal(field: str, detail: str) -> InvalidRequest:
     field = field or "body"
-    if detail == f"Expected `array` of length <= {MAX_BATCH}":
+    if field in _BATCHES and detail == f"Expected `array` of length <= {MAX_BATCH}":
         detail = f"more than {MAX_BATCH} items"
         return TooLarge(f"{field}: {detail}", errors=[FieldError(field=field, detail=detail)])
     return InvalidRequest.at(field, detail)

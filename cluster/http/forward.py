@@ -41,8 +41,11 @@ WITHDRAW_PAUSES_S = (0.05, 0.5, 2.0)
 MAX_CLEANUPS = 1_000
 LOOK_S = 0.05
 """How often it is looked whether what was asked leads still, while requests are under way."""
-_PASSED_ON = ("accept", "content-type", "idempotency-key", REQUEST_ID)
-_TAKEN_BACK = ("Location", "Retry-After", "Allow", "Timeball-Applied-Index")
+_PASSED_ON = (
+    *("accept", "content-type", "idempotency-key", REQUEST_ID),
+    *("if-match", "if-none-match"),
+)
+_TAKEN_BACK = ("Location", "Retry-After", "Allow", "ETag", "Timeball-Applied-Index")
 _claims = BodyDecoder(messages.Claim)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from datetime import UTC, datetime, timedelta
 
 from timeball.client.errors import InvalidRequest
@@ -12,6 +13,7 @@ MAX_TEXT = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MILLISECONDS = tuple(f".{millisecond:03d}Z" for millisecond in range(1000))
+_CHARACTERS = re.compile(r"[0-9TtWZz:.,+ -]+", re.ASCII)
 _EXPECTED = (
     "expected an ISO 8601 instant with an offset, such as 2026-01-01T09:00:00Z, "
     "or epoch milliseconds"
@@ -31,7 +33,8 @@ def parse_instant(value: str | int, field: str) -> int:
 
 
 def _parse_text(text: str, field: str) -> int:
-    if len(text) > MAX_TEXT or not text.isascii():
+    # The library takes any character between date and time, and reads no further than a NUL.
+    if len(text) > MAX_TEXT or _CHARACTERS.fullmatch(text) is None:
         raise InvalidRequest.at(field, _EXPECTED)
     try:
         moment = datetime.fromisoformat(text)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from timeball.client import messages
-from timeball.client.errors import InvalidRequest, KeyReused, NotFound, Overloaded, TimeballError
-from timeball.cluster.http.codec import BodyDecoder, fingerprint, pack_value
+from timeball.client.errors import InvalidRequest, KeyReused, TimeballError
+from timeball.cluster.http.codec import BodyDecoder
+from timeball.cluster.http.definitions import (
+    build_job,
+    read_job_id,
+    weight_of,
+)
 from timeball.cluster.http.exchange import (
     IDEMPOTENCY_KEY,
     REQUEST_ID,
@@ -27,18 +31,20 @@ from timeball.cluster.http.paging import (
     read_queue,
     write_cursor,
 )
+from timeball.cluster.http.preconditions import etag_of, named_etag_of, refuse_conditions
+from timeball.cluster.http.problems import cluster_full
+from timeball.cluster.http.refusals import FULL, no_such_job
 from timeball.cluster.http.routes import Route
-from timeball.cluster.http.schedules import read_schedule
+from timeball.cluster.http.schedule_views import show_first_fires
 from timeball.cluster.http.services import Services, propose_all
 from timeball.cluster.http.turns import Turns
-from timeball.cluster.http.views import JOB_STATES, job_view, render_fires
+from timeball.cluster.http.views import JOB_STATES, job_view
 from timeball.cluster.state import operations
+from timeball.cluster.state.records import Job
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
 
-FULL_RETRY_MS = 1_000
 MAX_OPERATION_BYTES = 256 * 1024
 """A batch beyond this travels as several operations: an entry of the log is bounded."""
-_OVERHEAD_BYTES = 1_024
 _PREFIXES = tuple(f"jobs[{place}]." for place in range(messages.MAX_BATCH))
 _CREATED = CreateStatus.CREATED
 _EXISTING = frozenset({CreateStatus.CREATED, CreateStatus.DUPLICATE})
@@ -71,6 +77,7 @@ class Jobs:
             ),
             Route(method="GET", pattern="/v1/jobs", handler=self.list_page),
             Route(method="GET", pattern="/v1/jobs/{job_id}", handler=self.get),
+            Route(method="GET", pattern="/v1/jobs/by-name/{name}", handler=self.get_named),
             Route(
                 method="POST",
                 pattern="/v1/jobs/{job_id}/cancel",
@@ -99,7 +106,7 @@ class Jobs:
                 "idempotency_key", "the header Idempotency-Key names another key than the body"
             )
         key = key or body.idempotency_key or ""
-        job = self._build(body, "", key, self._services.wall_clock_ms())
+        job = build_job(self._services, body, "", key, self._services.now_ms())
         verdict = await self._services.propose(operations.CreateJobs(request_id, [job]))
         created = _matched(verdict, 1)[0]
         if created.status not in _EXISTING:
@@ -128,11 +135,12 @@ class Jobs:
         return Answered(messages.JobsCreated(results, self._services.applied_index))
 
     async def _build_all(self, asked: Sequence[messages.NewJob]) -> list[operations.NewJob]:
-        now_ms = self._services.wall_clock_ms()
+        now_ms = self._services.now_ms()
         turns = self._turns
         jobs: list[operations.NewJob] = []
         for job, prefix in zip(asked, _PREFIXES, strict=False):
-            jobs.append(self._build(job, prefix, job.idempotency_key or "", now_ms))
+            key = job.idempotency_key or ""
+            jobs.append(build_job(self._services, job, prefix, key, now_ms))
             if turns.clock() >= turns.ends_s:
                 await turns.share()
         return jobs
@@ -158,16 +166,26 @@ class Jobs:
         parameters = read_query(request.query, FRESHNESS)
         services = self._services
         await services.wait_until_fresh(parameters)
-        job = services.state.job(_job_id(request))
+        job = services.state.job(read_job_id(request))
         if job is None:
-            raise _no_job(request)
-        view = job_view(
-            job,
-            list(services.state.executions_of(job)),
-            request.answer_form,
-            services.wall_clock_ms(),
-        )
-        return Answered(message=view)
+            raise no_such_job(request)
+        return Answered(self._view(job, request), headers={"ETag": etag_of(job.version)})
+
+    async def get_named(self, request: Request) -> Answered:
+        """The recurring job that has a name."""
+        parameters = read_query(request.query, FRESHNESS)
+        services = self._services
+        await services.wait_until_fresh(parameters)
+        job = services.state.named(request.parameters["name"])
+        if job is None:
+            raise no_such_job(request)
+        etag = named_etag_of(job.id, job.version)
+        return Answered(self._view(job, request), headers={"ETag": etag})
+
+    def _view(self, job: Job, request: Request) -> messages.JobView:
+        services = self._services
+        executions = list(services.state.executions_of(job))
+        return job_view(job, executions, request.answer_form, services.now_ms())
 
     async def list_page(self, request: Request) -> Answered:
         """A page of jobs."""
@@ -187,7 +205,7 @@ class Jobs:
         )
         jobs = page.items[: fitting(len(job.payload) for job in page.items)]
         following = page.next_after if len(jobs) == len(page.items) else jobs[-1].id
-        now_ms = services.wall_clock_ms()
+        now_ms = services.now_ms()
         views = [
             job_view(
                 job, list(services.state.executions_of(job)), request.answer_form, now_ms, fires=0
@@ -204,53 +222,21 @@ class Jobs:
     async def cancel(self, request: Request) -> Answered:
         """Cancel one job."""
         read_query(request.query, ())
-        job_id = _job_id(request)
+        refuse_conditions(request)
+        job_id = read_job_id(request)
         verdicts = await self._services.propose(operations.CancelJobs([job_id]))
         status = CancelStatus(verdicts[0])
         if status is CancelStatus.UNKNOWN:
-            raise _no_job(request)
+            raise no_such_job(request)
         return Answered(
             message=messages.JobCancelled(job_id=str(job_id), status=_CANCELLED[status])
-        )
-
-    def _build(
-        self, body: messages.NewJob, prefix: str, key: str, now_ms: int
-    ) -> operations.NewJob:
-        """The operation for one job; raises InvalidRequest naming the field after `prefix`."""
-        self._services.require_queue(body.queue, prefix)
-        plan = read_schedule(body.schedule, prefix, now_ms)
-        policy = _policy(body.retry)
-        payload = pack_value(body.payload, f"{prefix}payload")
-        mark = b""
-        if key:
-            mark = fingerprint(
-                body.queue,
-                body.payload,
-                plan.meaning,
-                body.priority,
-                body.partition_key,
-                policy,
-                body.timeout_ms,
-            )
-        return operations.NewJob(
-            body.queue,
-            payload,
-            plan.first_ms,
-            plan.delay_ms,
-            plan.timetable,
-            body.priority,
-            body.partition_key,
-            policy,
-            body.timeout_ms or 0,
-            key,
-            mark,
         )
 
     def _created(self, asked: operations.NewJob, created: Created) -> messages.JobCreated:
         # A repeat may tell of an earlier job, whose timetable has another anchor.
         job = None if asked.timetable is None else self._services.state.job(created.job)
         if job is not None and job.timetable is not None:
-            fires = render_fires(job.timetable, created.nominal_ms - 1)
+            fires = show_first_fires(job.timetable, created.nominal_ms)
         else:
             fires = [render_instant(created.nominal_ms)]
         return messages.JobCreated(
@@ -267,19 +253,6 @@ def _matched(verdict: JobsCreated, expected: int) -> Sequence[Created]:
     return verdict.jobs
 
 
-@functools.lru_cache(maxsize=1024)
-def _policy(retry: messages.Retry) -> operations.RetryPolicy | None:
-    """Most jobs have one of a few policies, if not the default (None)."""
-    policy = operations.RetryPolicy(
-        retry.max_attempts,
-        retry.initial_ms,
-        retry.multiplier_pct,
-        retry.max_ms,
-        retry.jitter_pct,
-    )
-    return None if policy == operations.RetryPolicy() else policy
-
-
 def _part_id(request_id: str, number: int) -> str:
     """Under which id a part of a batch is remembered: a repeat splits into the same parts."""
     return f"{request_id}/{number}" if request_id and number else request_id
@@ -293,11 +266,7 @@ def _refusal(status: CreateStatus, prefix: str) -> TimeballError:
                 f"{prefix}idempotency_key", "this key is known with another request"
             )
         case CreateStatus.FULL:
-            return Overloaded(
-                "the cluster holds as many pending executions or queues as it may",
-                status=429,
-                retry_after_ms=FULL_RETRY_MS,
-            )
+            return cluster_full(FULL)
         case _:
             assert status is CreateStatus.INVALID
             return InvalidRequest.at(prefix.rstrip(".") or "body", "beyond the cluster's limits")
@@ -308,21 +277,10 @@ def _split(jobs: Sequence[operations.NewJob]) -> Iterator[list[operations.NewJob
     part: list[operations.NewJob] = []
     size = 0
     for job in jobs:
-        weight = len(job.payload) + _OVERHEAD_BYTES
+        weight = weight_of(job)
         if part and size + weight > MAX_OPERATION_BYTES:
             yield part
             part, size = [], 0
         part.append(job)
         size += weight
     yield part
-
-
-def _job_id(request: Request) -> int:
-    try:
-        return messages.decode_job_id(request.parameters["job_id"])
-    except ValueError as error:
-        raise _no_job(request) from error
-
-
-def _no_job(request: Request) -> NotFound:
-    return NotFound.at("job_id", f"no job {request.parameters['job_id'][:80]!r}")

@@ -52,13 +52,18 @@ def read_query(query: str, known: Collection[str]) -> dict[str, str]:
 
 def read_limit(parameters: dict[str, str]) -> int:
     """The `limit` of a page."""
-    text = parameters.get("limit")
+    return read_number(parameters, "limit", range(1, MAX_BATCH + 1), DEFAULT_LIMIT)
+
+
+def read_number(parameters: dict[str, str], name: str, allowed: range, default: int) -> int:
+    """A parameter that is a number of a few digits."""
+    text = parameters.get(name)
     if text is None:
-        return DEFAULT_LIMIT
-    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_BATCH:
+        return default
+    if text.isascii() and text.isdigit() and len(text) <= 9 and int(text) in allowed:
         return int(text)
     raise InvalidRequest.at(
-        "limit", f"expected an integer from 1 to {MAX_BATCH}, got {text[:50]!r}"
+        name, f"expected an integer from {allowed[0]} to {allowed[-1]}, got {text[:50]!r}"
     )
 
 

@@ -33,6 +33,15 @@ STORAGE_RETRY_MS = 5_000
 """The same while a disk is full: somebody has to make room."""
 
 
+FULL_RETRY_MS = 1_000
+"""The same where a limit of the cluster is reached."""
+
+
+def cluster_full(detail: str) -> Overloaded:
+    """A limit of the cluster is reached, and nothing was done."""
+    return Overloaded(detail, status=429, retry_after_ms=FULL_RETRY_MS)
+
+
 def as_timeball_error(error: Exception, *, leader_url: str = "") -> TimeballError:
     """The public error that stands for `error`; an unexpected one is logged as a defect."""
     match error:

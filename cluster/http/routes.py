@@ -1,7 +1,8 @@
 """The table of routes: method and path pattern to handler.
 
 A pattern is a path whose segments in braces match any one segment. Literal paths win
-over patterns, so ``/v1/jobs/batch`` never reads as the job named batch.
+over patterns, so ``/v1/jobs/batch`` never reads as the job named batch; and among patterns
+those that begin literally for longer, so ``/v1/jobs/by-name/explain`` is the job named explain.
 """
 
 from __future__ import annotations
@@ -95,8 +96,10 @@ class Router:
         for shape in shapes:
             if shape.places == places:
                 return shape.methods_at(segments)
-        shapes.append(_Shape(places))
-        return shapes[-1].methods_at(segments)
+        shape = _Shape(places)
+        shapes.append(shape)
+        shapes.sort(key=lambda shape: shape.places, reverse=True)
+        return shape.methods_at(segments)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route and the named parts of the path; raises NotFound or MethodNotAllowed."""

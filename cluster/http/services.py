@@ -47,6 +47,10 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """How far the state is that answers are given from."""
         return self.replica.applied_index
 
+    def now_ms(self) -> int:
+        """The present as the log has it: never before what is applied, if a clock steps back."""
+        return max(self.wall_clock_ms(), self.state.log_time_ms)
+
     async def wait_until_fresh(self, parameters: dict[str, str]) -> None:
         """Let a read wait as its parameters ask; see `freshness`."""
         await wait_until_fresh(parameters, self.replica)

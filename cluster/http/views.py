@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Literal
 
 from timeball.client import messages
-from timeball.cluster.dispatch.timetable import TimetableError, next_fires
 from timeball.cluster.http.codec import show_value
 from timeball.cluster.http.exchange import Form
 from timeball.cluster.http.instants import render_instant, render_optional
-from timeball.cluster.state import operations
+from timeball.cluster.http.schedule_views import NEXT_FIRES, show_fires, show_timetable
+from timeball.cluster.state.operations import RetryPolicy
 from timeball.cluster.state.records import (
     Attempt,
     Execution,
     ExecutionState,
     Job,
     JobState,
+    Origin,
     Outcome,
+    Recurrence,
+    definition_of,
+    origin_of,
 )
 
 JOB_STATES: dict[str, JobState] = {state.name.lower(): state for state in JobState}
@@ -51,8 +55,12 @@ _OUTCOME_NAMES: dict[Outcome, OutcomeName] = {
     Outcome.RELEASED: "released",
     Outcome.CANCELLED: "cancelled",
 }
-NEXT_FIRES = 5
-"""How many instants of a timetable a view shows ahead."""
+OriginName = Literal["timetable", "trigger", "backfill"]
+_ORIGIN_NAMES: dict[Origin, OriginName] = {
+    Origin.TIMETABLE: "timetable",
+    Origin.TRIGGER: "trigger",
+    Origin.BACKFILL: "backfill",
+}
 
 
 def execution_state(execution: Execution) -> messages.ExecutionStateName:
@@ -60,6 +68,11 @@ def execution_state(execution: Execution) -> messages.ExecutionStateName:
     if execution.state is ExecutionState.SCHEDULED and execution.attempts_used:
         return "retry"
     return _EXECUTION_STATE_NAMES[execution.state]
+
+
+def job_state(job: Job) -> JobStateName:
+    """The state by its name."""
+    return _JOB_STATE_NAMES[job.state]
 
 
 def job_view(
@@ -73,78 +86,67 @@ def job_view(
     return messages.JobView(
         job_id=str(job.id),
         queue=job.queue,
-        state=_JOB_STATE_NAMES[job.state],
+        state=job_state(job),
         payload=show_value(job.payload, form),
         schedule=_schedule(job, executions),
         priority=job.priority,
         partition_key=job.partition_key,
-        retry=messages.Retry(
-            max_attempts=job.retry.max_attempts,
-            initial_ms=job.retry.initial_ms,
-            multiplier_pct=job.retry.multiplier_pct,
-            max_ms=job.retry.max_ms,
-            jitter_pct=job.retry.jitter_pct,
-        ),
+        retry=_retry(job.retry),
         timeout_ms=job.timeout_ms or None,
         idempotency_key=job.idempotency_key or None,
         created_at=render_instant(job.created_ms),
         next_fires=_next_fires(job, executions, now_ms, fires),
-        coalesced=0 if job.recurrence is None else job.recurrence.coalesced,
-        missed=0 if job.recurrence is None else job.recurrence.missed,
         execution_counts=counts,
+        version=job.version,
+        timetable=None if job.recurrence is None else timetable_view(job.recurrence),
+    )
+
+
+def timetable_view(recurrence: Recurrence) -> messages.TimetableView:
+    """How a timetable stands."""
+    paused = None
+    if recurrence.paused_ms:
+        since_at = render_instant(recurrence.paused_ms)
+        paused = messages.Paused(since_at=since_at, reason=recurrence.pause_reason)
+    return messages.TimetableView(
+        name=recurrence.name or None,
+        planned_at=render_instant(recurrence.planned_ms),
+        ended=recurrence.ended,
+        paused=paused,
+        parked=recurrence.parked or None,
+        fired=recurrence.fired,
+        coalesced=recurrence.coalesced,
+        skipped=recurrence.skipped,
+        missed=recurrence.missed,
+    )
+
+
+def _retry(policy: RetryPolicy) -> messages.Retry:
+    return messages.Retry(
+        max_attempts=policy.max_attempts,
+        initial_ms=policy.initial_ms,
+        multiplier_pct=policy.multiplier_pct,
+        max_ms=policy.max_ms,
+        jitter_pct=policy.jitter_pct,
     )
 
 
 def _schedule(job: Job, executions: list[Execution]) -> messages.Schedule | None:
-    match job.timetable:
-        case operations.Every(interval_ms, anchor_ms, until_ms, catch_up):
-            return messages.Every(
-                interval_ms=interval_ms,
-                anchor=render_instant(anchor_ms),
-                until=render_optional(until_ms),
-                catch_up=_catch_up(catch_up),
-            )
-        case operations.Cron(expression, time_zone, until_ms, catch_up):
-            return messages.Cron(
-                expression=expression,
-                time_zone=time_zone,
-                until=render_optional(until_ms),
-                catch_up=_catch_up(catch_up),
-            )
-        case None:
-            if executions and executions[0].nominal_ms != job.created_ms:
-                return messages.At(time=render_instant(executions[0].nominal_ms))
+    if job.timetable is not None:
+        return show_timetable(job.timetable)
+    if executions and executions[0].nominal_ms != job.created_ms:
+        return messages.At(time=render_instant(executions[0].nominal_ms))
     return None
 
 
-def _catch_up(rule: str) -> messages.CatchUp:
-    return "none" if rule == "none" else "all" if rule == "all" else "one"
-
-
 def _next_fires(job: Job, executions: list[Execution], now_ms: int, count: int) -> list[str]:
-    if job.state is not JobState.ACTIVE:
-        return []
-    if job.timetable is None:
-        return [
-            render_instant(execution.nominal_ms)
-            for execution in executions
-            if execution.state is ExecutionState.SCHEDULED and execution.nominal_ms > now_ms
-        ]
-    if job.timetable_ended:
-        return []
-    if count == 0:
-        return [render_instant(job.planned_ms)] if job.planned_ms > now_ms else []
-    return render_fires(job.timetable, now_ms, count)
-
-
-def render_fires(
-    timetable: operations.Every | operations.Cron, after_ms: int, count: int = NEXT_FIRES
-) -> list[str]:
-    """The next instants of a timetable; none where this node's zones cannot tell."""
-    try:
-        return [render_instant(fire) for fire in next_fires(timetable, after_ms, count)]
-    except TimetableError:
-        return []
+    if job.timetable is not None:
+        return show_fires(job, now_ms, count)
+    return [
+        render_instant(execution.nominal_ms)
+        for execution in executions
+        if execution.state is ExecutionState.SCHEDULED and execution.nominal_ms > now_ms
+    ]
 
 
 def attempt_view(attempt: Attempt) -> messages.AttemptView:
@@ -165,6 +167,7 @@ def attempt_view(attempt: Attempt) -> messages.AttemptView:
 def execution_view(execution: Execution, form: Form, now_ms: int) -> messages.ExecutionView:
     """An execution with its attempts."""
     job = execution.job
+    origin = None if job.recurrence is None else _ORIGIN_NAMES[origin_of(execution)]
     scheduled = execution.state is ExecutionState.SCHEDULED
     return messages.ExecutionView(
         execution_id=messages.encode_execution_id(job.id, execution.nominal_ms),
@@ -172,12 +175,13 @@ def execution_view(execution: Execution, form: Form, now_ms: int) -> messages.Ex
         queue=job.queue,
         state=execution_state(execution),
         reason=execution.reason,
+        origin=origin,
         nominal_at=render_instant(execution.nominal_ms),
         due_at=render_instant(execution.due_ms),
         due=scheduled and execution.due_ms <= now_ms,
         finished_at=render_optional(execution.finished_ms),
         attempts_used=execution.attempts_used,
-        max_attempts=job.retry.max_attempts,
+        max_attempts=definition_of(execution).retry.max_attempts,
         cancel_requested=execution.cancel_requested,
         result=show_value(execution.result, form),
         attempts=[attempt_view(attempt) for attempt in execution.attempts or ()],
@@ -188,7 +192,7 @@ def delivery(
     execution: Execution, token: int, attempt: int, lease_ms: int, form: Form
 ) -> messages.Delivery:
     """A granted lease, as its worker receives it."""
-    job = execution.job
+    job, definition = execution.job, definition_of(execution)
     identity = messages.encode_execution_id(job.id, execution.nominal_ms)
     return messages.Delivery(
         identity,
@@ -196,11 +200,11 @@ def delivery(
         job.queue,
         token,
         attempt,
-        job.retry.max_attempts,
+        definition.retry.max_attempts,
         execution.nominal_ms,
         execution.due_ms,
         lease_ms,
-        job.timeout_ms,
+        definition.timeout_ms,
         identity,
-        show_value(job.payload, form),
+        show_value(definition.payload, form),
     )

@@ -55,6 +55,8 @@ def put_job(store: Store, operation: PutJob) -> Changed:
         return _create(store, new, name)
     job = store.job_to_change(named.id)
     assert job is named
+    if operation.only_new:
+        return Changed(ChangeStatus.OTHER_VERSION, job.id, job.version)
     if (new.queue, new.partition_key) != (job.queue, job.partition_key):
         return Changed(ChangeStatus.FIXED, job.id, job.version)
     change = Change(

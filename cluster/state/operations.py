@@ -403,11 +403,13 @@ class UpdateJob(Operation, frozen=True, tag=17):
 class PutJob(Operation, frozen=True, tag=18):
     """Give the recurring job of this name this definition, or create it. Verdict: `Changed`.
 
-    A job that has ended has no name any more. Queue and partition key can not change.
+    A job that has ended has no name any more. Queue and partition key can not change. With
+    `only_new` one that is there stays as it is.
     """
 
     name: str
     job: NewJob
+    only_new: bool = False
 
 
 class ParkTimetables(Operation, frozen=True, tag=19):

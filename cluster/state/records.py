@@ -137,7 +137,7 @@ class Recurrence(msgspec.Struct, eq=False, gc=False, weakref=False):
     planned_ms: int
     """The latest nominal time that it has reached (materialised or not)."""
     passed_ms: int = 0
-    """The one before: where it stood when it planned that."""
+    """The one before, whose turn has come: an edit never goes back behind it."""
     name: str = ""
     """By which it can be put; "" for none."""
     made: int = 0

@@ -237,6 +237,8 @@ class Loader:
             if not recurrence.ended and record.state is not JobState.ACTIVE:
                 _refuse(f"job {record.id} has ended, and its timetable has not")
         self._check_time(record.created_ms)
+        if record.version < 1:
+            _refuse(f"job {record.id} has no version {record.version}")
         self._last_job = record.id
         job = Job(
             record.id,

@@ -8,6 +8,7 @@ drops records by the latter, which is a part of the replicated rules.
 from __future__ import annotations
 
 from timeball.cluster.state.operations import (
+    Advance,
     AdvanceTimetables,
     AnyOperation,
     At,
@@ -49,8 +50,6 @@ _TIMETABLE = 200
 _PART = 600
 """Of a rule or an exclusion: an expression and the name of a time zone, both ASCII."""
 _NUMBER = 9
-_FATE = 8
-"""Holds that a fate is as long as, with its reason."""
 _CHARACTER = 4
 """The longest encoding of a character of text."""
 
@@ -88,9 +87,7 @@ def guess_bytes(operation: AnyOperation) -> int:
         case Claim(worker, request_id, _, executions):
             return _HEAD + (len(worker) + len(request_id)) * _CHARACTER + len(executions) * _HOLD
         case AdvanceTimetables(items):
-            return _HEAD + sum(
-                _REPORT + (len(item.nominals) + len(item.fates) * _FATE) * _HOLD for item in items
-            )
+            return _HEAD + sum(_advance_bytes(item) for item in items)
         case CancelJobs(named) | Start(named) | Release(named) | Expire(named) | Replay(named):
             return _HEAD + len(named) * _HOLD
         case Lead():
@@ -107,6 +104,13 @@ def guess_bytes(operation: AnyOperation) -> int:
             return _HEAD + len(change.payload or b"") + _timetable_bytes(change.timetable)
         case PutJob(name, job):
             return _HEAD + len(name) * _CHARACTER + _job_bytes(job)
+
+
+def _advance_bytes(item: Advance) -> int:
+    size = 2 * _REPORT + len(item.nominals) * _NUMBER
+    for fate in item.fates if item.pending is None else (*item.fates, item.pending):
+        size += _REPORT + len(fate.reason) * _CHARACTER
+    return size
 
 
 def _job_bytes(job: NewJob) -> int:

@@ -72,7 +72,9 @@ def _advance(store: Store, item: Advance) -> Moved:
     budget.spend(store, item.caught_up)
     store.counters.caught_up += item.caught_up
     store.unplan(job)
-    recurrence.passed_ms, recurrence.planned_ms = item.after_ms, item.planned_ms
+    before = (item.after_ms, *item.nominals[:-1], *(fate.last_ms for fate in item.fates))
+    recurrence.passed_ms = min(max(before), item.planned_ms)
+    recurrence.planned_ms = item.planned_ms
     store.plan(job)
     came_due = _make(store, job, item)
     for fate in item.fates:

@@ -93,7 +93,7 @@ class ChangeStatus(enum.IntEnum):
     UNKNOWN = 3
     """No such job."""
     OTHER_VERSION = 4
-    """The job is at another version than the one asked for."""
+    """The job is at another version than the one asked for: at any, for a put of a new one."""
     ENDED = 5
     """The job has ended, or its timetable has."""
     BEGUN = 6

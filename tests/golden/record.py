@@ -25,26 +25,40 @@ from timeball.cluster.state.operations import (
     Advance,
     AdvanceTimetables,
     AnyOperation,
+    At,
+    BackfillJob,
     CancelJobs,
+    Change,
     Claim,
     ClusterSettings,
     CreateJobs,
     Cron,
+    Dates,
     Every,
     Expire,
     Fail,
     Failure,
+    Fate,
     Lead,
     NewJob,
+    ParkTimetables,
+    PauseJob,
+    PutJob,
     RaiseLevel,
     Release,
     Replay,
+    ResumeJob,
     RetryPolicy,
     Start,
     Succeed,
     Success,
+    Timetable,
+    TriggerJob,
+    UpdateJob,
+    Window,
     encode_entry,
 )
+from timeball.cluster.state.records import Job
 from timeball.wheel import TimeBuckets
 
 HERE = Path(__file__).parent
@@ -63,12 +77,21 @@ SETTINGS = ClusterSettings(
     claim_memory=40,
     keep_finished_bytes=30_000,
     keep_dead_bytes=9_000,
+    catch_up_per_s=1,
 )
 POLICIES = [None, RetryPolicy(1), RetryPolicy(2, 500, 300, 4_000, 50), RetryPolicy(3, 100)]
 TIMETABLES = [
-    Every(3_000, EPOCH_MS),
-    Every(7_000, EPOCH_MS, EPOCH_MS + 90_000, "all"),
-    Cron("*/5 * * * *", "Europe/Berlin", 0, "none"),
+    Timetable((Every(3_000, EPOCH_MS),)),
+    Timetable((Every(7_000, EPOCH_MS),), until_ms=EPOCH_MS + 90_000, catch_up="all"),
+    Timetable((Cron("*/5 * * * *", "Europe/Berlin"),), catch_up="none", overlap="skip"),
+    Timetable(
+        (Every(2_000, EPOCH_MS), At((EPOCH_MS + 5_500, EPOCH_MS + 9_500))),
+        jitter_ms=700,
+        exclusions=(Dates(((735_000, 735_002),)), Window("0 0 * * *")),
+        overlap="cancel_running",
+        pause_on_failure=True,
+    ),
+    Timetable((Every(2_000, EPOCH_MS),), max_runs=9, overlap="buffer_one"),
 ]
 
 
@@ -106,7 +129,7 @@ class Recorder:
 
     def operation(self, index: int) -> AnyOperation:
         rng = self.rng
-        match rng.randrange(24):
+        match rng.randrange(31):
             case 0 | 1 | 2 | 3 | 4:
                 jobs = [self.job() for _ in range(rng.randint(0, 4))]
                 return CreateJobs(rng.choice(["", f"r{rng.randrange(200)}"]), jobs)
@@ -134,6 +157,8 @@ class Recorder:
             case 22:
                 dead = self.machine.list_dead(limit=5).items
                 return Replay([(one.job.id, one.nominal_ms) for one in self.some(dead, 2)])
+            case 23 | 24 | 25 | 26 | 27 | 28:
+                return self.change()
             case _:
                 if rng.random() < 0.2:
                     return RaiseLevel(7, FIRST_LEVEL)  # does nothing: it is at no such level
@@ -142,9 +167,46 @@ class Recorder:
                 jobs = self.machine.list_jobs(limit=50).items
                 return CancelJobs([job.id for job in self.some(jobs, 2)] + [12])
 
+    def change(self) -> AnyOperation:
+        """Something done to a job, mostly to a recurring one."""
+        rng = self.rng
+        jobs = self.machine.list_jobs(limit=200).items
+        recurring = [job for job in jobs if job.recurrence is not None]
+        if not recurring:
+            return PutJob("nightly", self.job())
+        job = rng.choice(recurring if rng.random() < 0.9 else jobs)
+        match rng.randrange(9):
+            case 0:
+                return PauseJob(job.id, rng.choice(["", "maintenance"]))
+            case 1 | 2:
+                return ResumeJob(job.id, rng.random() < 0.3)
+            case 3:
+                return TriggerJob(job.id, rng.choice(["", f"r{rng.randrange(200)}"]))
+            case 4:
+                past = [self.now_ms - 9_000, self.now_ms - 5_000, self.now_ms - 1]
+                return BackfillJob(job.id, job.version, past)
+            case 5 | 6:
+                version = rng.choice([0, job.version, 1])
+                return UpdateJob(job.id, version, self.new_parts(job))
+            case 7:
+                return ParkTimetables([(job.id, job.version, "it failed")])
+            case _:
+                return PutJob(rng.choice(["nightly", "hourly", "é"]), self.job())
+
+    def new_parts(self, job: Job) -> Change:
+        rng = self.rng
+        return Change(
+            rng.choice([None, None, blob(rng, 0, 20, 300)]),
+            rng.choice([None, None, RetryPolicy(4, 50)]),
+            rng.choice([-1, 7]),
+            rng.choice([-1, 800]),
+            timetable=None if job.recurrence is None else rng.choice([None, *TIMETABLES]),
+            delay_ms=rng.choice([-1, 400]) if job.recurrence is None else -1,
+        )
+
     def job(self) -> NewJob:
         rng = self.rng
-        recurring = rng.random() < 0.1
+        recurring = rng.random() < 0.2
         return NewJob(
             rng.choice(["mail", "bills", "é"]),
             blob(rng, 0, 20, 300),
@@ -182,8 +244,17 @@ class Recorder:
             after_ms = job.planned_ms
             nominals = [after_ms + 1_000 * (1 + step) for step in range(self.rng.randrange(3))]
             planned_ms = nominals[-1] if nominals else after_ms + 2_000
+            fate = Fate(after_ms, after_ms, 1, self.rng.randrange(3), "late")
             yield Advance(
-                job.id, after_ms, nominals, planned_ms, 1, 2, ended=self.rng.random() < 0.2
+                job.id,
+                job.version,
+                after_ms,
+                nominals,
+                planned_ms,
+                self.rng.choice([(), (fate,)]),
+                self.rng.choice([None, None, fate]),
+                self.rng.choice([0, 0, len(nominals)]),
+                ended=self.rng.random() < 0.1,
             )
 
     def some(self, items: Any, most: int) -> list[Any]:

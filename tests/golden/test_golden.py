@@ -17,8 +17,11 @@ from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
     SUPPORTED_LEVEL,
     AnyOperation,
+    At,
     Cron,
+    Dates,
     Every,
+    Window,
     decode_entry,
 )
 from timeball.cluster.state.records import Outcome
@@ -60,7 +63,7 @@ def test_oper_03_every_level_has_its_journal() -> None:
 
 def test_oper_03_the_journals_hold_something_of_everything() -> None:
     operations: set[type] = set()
-    timetables: set[type] = set()
+    parts: set[type] = set()
     machine = StateMachine()
     outcomes: set[Outcome] = set()
     totals: dict[str, int] = {}
@@ -70,7 +73,9 @@ def test_oper_03_the_journals_hold_something_of_everything() -> None:
             for operation in decode_entry(entry).operations:
                 operations.add(type(operation))
                 for job in getattr(operation, "jobs", ()):
-                    timetables.add(type(getattr(job, "timetable", None)))
+                    timetable = getattr(job, "timetable", None)
+                    if timetable is not None:
+                        parts |= {type(one) for one in (*timetable.rules, *timetable.exclusions)}
             applied = machine.apply(index, entry)
             for touched in applied.touched:
                 for attempt in getattr(touched, "attempts", None) or ():
@@ -78,6 +83,6 @@ def test_oper_03_the_journals_hold_something_of_everything() -> None:
         for name, total in record.outcome(machine)["totals"].items():
             totals[name] = totals.get(name, 0) + total
     assert operations == set(get_args(AnyOperation))
-    assert {Every, Cron, type(None)} <= timetables
+    assert parts == {Every, Cron, At, Dates, Window}
     assert outcomes >= set(Outcome) - {Outcome.CANCELLED}, "which no rule gives as yet"
     assert all(totals.values()), totals

@@ -7,12 +7,14 @@ import election_rules
 import http_rules
 import log_rules
 import membership_rules
+import nominal_rules
 import operation_rules
 import peer_rules
 import read_rules
 import space_rules
 import state_rules
 import storage_rules
+import timetable_rules
 
 MUTANTS = (
     *storage_rules.RULES,
@@ -25,7 +27,9 @@ MUTANTS = (
     *peer_rules.RULES,
     *read_rules.RULES,
     *state_rules.RULES,
+    *timetable_rules.RULES,
     *dispatch_rules.RULES,
+    *nominal_rules.RULES,
     *http_rules.RULES,
     *operation_rules.RULES,
 )

@@ -20,7 +20,9 @@ from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
     Advance,
     AdvanceTimetables,
+    BackfillJob,
     CancelJobs,
+    Change,
     Claim,
     ClusterSettings,
     CreateJobs,
@@ -28,14 +30,22 @@ from timeball.cluster.state.operations import (
     Expire,
     Fail,
     Failure,
+    Fate,
     Lead,
     NewJob,
+    ParkTimetables,
+    PauseJob,
+    PutJob,
     Release,
     Replay,
+    ResumeJob,
     RetryPolicy,
     Start,
     Succeed,
     Success,
+    Timetable,
+    TriggerJob,
+    UpdateJob,
     encode_entry,
 )
 from timeball.cluster.state.records import ExecutionState
@@ -57,6 +67,13 @@ def small_chunks():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot, "RECORDS_PER_CHUNK", 5)
         yield
+
+
+TIMETABLES = [
+    Timetable((Every(1_000, 0),)),
+    Timetable((Every(1_000, 0),), overlap="skip", pause_on_failure=True),
+    Timetable((Every(1_000, 0),), overlap="cancel_running", jitter_ms=900),
+]
 
 
 class Life:
@@ -92,7 +109,7 @@ class Life:
                 self.rng.choice(["mail", "sms", f"q{self.rng.randrange(30)}"]),
                 self.rng.randbytes(self.rng.choice([1, 1, 300])),
                 delay_ms=self.rng.choice([0, 0, 5_000]),
-                timetable=self.rng.choice([None, None, Every(1_000, 0)]),
+                timetable=self.rng.choice([None, None, *TIMETABLES]),
                 retry=RetryPolicy(2, 1_000, 200, 3_000, 0),
                 idempotency_key=self.rng.choice(["", f"k{self.rng.randrange(500)}"]),
             )
@@ -138,12 +155,51 @@ class Life:
             at_ms = job.planned_ms
             nominals = [at_ms + 1_000 * step for step in range(1, self.rng.randint(1, 5))]
             ended = self.rng.random() < 0.2
-            items.append(Advance(job.id, at_ms, nominals, at_ms + 6_000, 1, 2, ended))
+            fate = Fate(at_ms, at_ms + 6_000, 2, self.rng.choice([0, 1, 2]), "why")
+            pending = self.rng.choice([None, None, fate])
+            rest = ([fate], pending, 0, ended)
+            items.append(Advance(job.id, job.version, at_ms, nominals, at_ms + 6_000, *rest))
         self.apply(AdvanceTimetables(items))
+
+    def a_job(self):
+        """A job, recurring if there is one; none of the kind may be left."""
+        jobs = self.machine.list_jobs(limit=10_000).items
+        recurring = [job for job in jobs if job.recurrence is not None]
+        if not jobs:
+            self.create()
+            return self.a_job()
+        return self.rng.choice(recurring or jobs)
+
+    def pause(self):
+        self.apply(PauseJob(self.a_job().id, "why"))
+
+    def resume(self):
+        self.apply(ResumeJob(self.a_job().id))
+
+    def park(self):
+        job = self.a_job()
+        self.apply(ParkTimetables([(job.id, job.version, "why")]))
+
+    def trigger(self):
+        self.apply(TriggerJob(self.a_job().id, f"t{self.rng.randrange(10**6)}"))
+
+    def backfill(self):
+        job = self.a_job()
+        self.apply(BackfillJob(job.id, job.version, [self.now_ms - 5_000, self.now_ms - 1]))
+
+    def update(self):
+        timetable = self.rng.choice(TIMETABLES)
+        change = Change(self.rng.randbytes(30), priority=3, timetable=timetable)
+        self.apply(UpdateJob(self.a_job().id, 0, change))
+
+    def put(self):
+        new = NewJob("mail", b"p", self.now_ms, timetable=self.rng.choice(TIMETABLES))
+        self.apply(PutJob(f"n{self.rng.randrange(9)}", new))
 
     STEPS = (
         *(create, claim, claim, claim, start, succeed, succeed, fail, fail),
         *(release, expire, replay, cancel, advance, advance),
+        *(pause, resume, park, trigger, backfill, update, put),
     )
 
 
@@ -183,7 +239,11 @@ def test_a_dump_keeps_nothing_that_it_has_read_or_will_not_read(seed):
 
 def test_a_job_that_is_dropped_without_an_execution_is_kept_too():
     life = Life(0)
-    life.apply(CreateJobs("", [NewJob("q", bytes(1), first_ms=1, timetable=Every(1_000, 0))] * 8))
+    life.apply(
+        CreateJobs(
+            "", [NewJob("q", bytes(1), first_ms=1, timetable=Timetable((Every(1_000, 0),)))] * 8
+        )
+    )
     recurring = life.executions()
     held = [(one.job.id, one.nominal_ms) for one in recurring]
     life.apply(Claim("w", "", 1_000, held))

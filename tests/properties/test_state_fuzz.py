@@ -27,6 +27,7 @@ from timeball.cluster.state.operations import (
     NewJob,
     Succeed,
     Success,
+    Timetable,
     encode_entry,
 )
 from timeball.cluster.state.restore import LevelTooHigh
@@ -38,7 +39,7 @@ def a_state() -> StateMachine:
     """A scheduled, a leased, a succeeded, a dead and a recurring one; ids as in the fuzz."""
     machine = StateMachine()
     jobs = [NewJob("q", b"", idempotency_key=f"k{n}", fingerprint=b"f") for n in range(4)]
-    jobs.append(NewJob("q", b"", timetable=Every(1_000, 0)))
+    jobs.append(NewJob("q", b"", timetable=Timetable((Every(1_000, 0),))))
     holds = [(2 * 4096 + n, EPOCH_MS) for n in range(5)]
     for index, operation in enumerate(
         [
@@ -102,7 +103,9 @@ def hostile(kind: msgspec.inspect.Type, rng: random.Random, wrong: float) -> obj
             return None
         case msgspec.inspect.TupleType(item_types=items):
             return [hostile(item, rng, wrong) for item in items]
-        case msgspec.inspect.ListType(item_type=item):
+        case (
+            msgspec.inspect.ListType(item_type=item) | msgspec.inspect.VarTupleType(item_type=item)
+        ):
             return [hostile(item, rng, wrong) for _ in range(rng.randrange(4))]
         case msgspec.inspect.UnionType(types=types):
             return hostile(rng.choice(types), rng, wrong)
@@ -156,7 +159,7 @@ def test_raft_08_a_damaged_entry_is_applied_whole_or_not_at_all(at, byte, cut):
 
 def test_every_operation_is_fuzzed():
     assert isinstance(OPERATIONS, msgspec.inspect.UnionType)
-    assert len(OPERATIONS.types) == 12
+    assert len(OPERATIONS.types) == 19
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))

@@ -9,342 +9,58 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from state_model import EPOCH_MS, HELD, SETTINGS, TERMINAL, TIMETABLES, Model
 
-from timeball.cluster.state.limits import ATTEMPTS_KEPT, MAX_LEAD_MS
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
     Advance,
     AdvanceTimetables,
+    BackfillJob,
     CancelJobs,
+    Change,
     Claim,
-    ClusterSettings,
     CreateJobs,
-    Every,
     Expire,
     Fail,
     Failure,
+    Fate,
     Lead,
     NewJob,
+    ParkTimetables,
+    PauseJob,
+    PutJob,
     Release,
     Replay,
+    ResumeJob,
     RetryPolicy,
     Start,
     Succeed,
     Success,
+    TriggerJob,
+    UpdateJob,
     encode_entry,
 )
-from timeball.cluster.state.records import ExecutionState, JobState, Outcome
+from timeball.cluster.state.overlap import waits
+from timeball.cluster.state.records import (
+    ExecutionState,
+    FateKind,
+    Outcome,
+    definition_of,
+    origin_of,
+)
 from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.store import EndedJob
-from timeball.cluster.state.verdicts import CancelStatus, CreateStatus, JobsCreated, Verdict
-
-EPOCH_MS = 1_764_480_000_000
-TERMINAL = (ExecutionState.SUCCEEDED, ExecutionState.DEAD, ExecutionState.CANCELLED)
-HELD = (ExecutionState.LEASED, ExecutionState.RUNNING)
-SETTINGS = ClusterSettings(
-    keep_finished=4,
-    keep_finished_ms=20_000,
-    keep_dead=3,
-    idempotency_window_ms=9_000,
-    idempotency_keys=2,
-    claim_memory_ms=5_000,
-    max_pending=12,
-    request_memory_ms=7_000,
-    request_memory=3,
-    claim_memory=3,
+from timeball.cluster.state.verdicts import (
+    ChangeStatus,
+    JobsCreated,
+    Moved,
 )
-
-
-@dataclass
-class ModelExecution:
-    hold: tuple[int, int]
-    job: ModelJob
-    due_ms: int
-    state: ExecutionState = ExecutionState.SCHEDULED
-    token: int = 0
-    used: int = 0
-    cancel_requested: bool = False
-    ended_ms: int = 0
-    result: bytes = b""
-    attempts: list[list] = field(default_factory=list)  # [token, outcome]
-    completions: int = 0
-
-
-@dataclass
-class ModelJob:
-    id: int
-    queue: str
-    max_attempts: int
-    recurring: bool
-    planned_ms: int
-    ended: bool
-    cancelled: bool = False
-    executions: dict[int, ModelExecution] = field(default_factory=dict)
-
-    def state(self):
-        if self.cancelled:
-            return JobState.CANCELLED
-        idle = all(one.state in TERMINAL for one in self.executions.values())
-        return JobState.COMPLETED if self.ended and idle else JobState.ACTIVE
-
-
-class Model:
-    """What the state should be."""
-
-    def __init__(self):
-        self.jobs = {}
-        self.now_ms = 0
-        self.next_job = self.next_token = 0
-        self.finished = []  # (ended_ms, execution or job), in order
-        self.dead = []
-        self.keys = []  # (key, since_ms, fingerprint, job, nominal_ms)
-        self.requests = []  # (id, since_ms, answer as tuples)
-        self.claims = []  # (id, since_ms, grants)
-        self.counts = Counter()
-
-    def execution(self, hold):
-        job = self.jobs.get(hold[0])
-        return job and job.executions.get(hold[1])
-
-    def executions(self):
-        return [one for job in self.jobs.values() for one in job.executions.values()]
-
-    def pending(self):
-        return [one for one in self.executions() if one.state is ExecutionState.SCHEDULED]
-
-    def remembered(self, memory, key, window_ms):
-        for record in reversed(memory):
-            if record[0] == key:
-                return record if record[1] + window_ms > self.now_ms else None
-        return None
-
-    # Operations
-
-    def create(self, request_id, new_jobs):
-        if request_id:
-            known = self.remembered(self.requests, request_id, SETTINGS.request_memory_ms)
-            if known:
-                self.counts["duplicates"] += len(known[2])
-                return True, known[2]
-        answer = [self.create_one(new) for new in new_jobs]
-        if request_id and any(job for _, job, _ in answer):
-            self.requests.append((request_id, self.now_ms, answer))
-        return False, answer
-
-    def create_one(self, new):
-        key = new.idempotency_key
-        known = key and self.remembered(self.keys, key, SETTINGS.idempotency_window_ms)
-        if known:
-            if known[2] != new.fingerprint:
-                return CreateStatus.KEY_REUSED, 0, 0
-            self.counts["duplicates"] += 1
-            return CreateStatus.DUPLICATE, known[3], known[4]
-        if len(self.pending()) >= SETTINGS.max_pending:
-            return CreateStatus.FULL, 0, 0
-        nominal_ms = new.first_ms or self.now_ms + new.delay_ms
-        recurring = new.timetable is not None
-        job = ModelJob(
-            self.next_job, new.queue, new.retry.max_attempts, recurring, nominal_ms, not recurring
-        )
-        self.next_job += 1
-        self.jobs[job.id] = job
-        self.add_execution(job, nominal_ms)
-        if key:
-            self.keys.append((key, self.now_ms, new.fingerprint, job.id, nominal_ms))
-        return CreateStatus.CREATED, job.id, nominal_ms
-
-    def add_execution(self, job, nominal_ms):
-        self.counts["created"] += 1
-        job.executions[nominal_ms] = ModelExecution((job.id, nominal_ms), job, nominal_ms)
-
-    def claim(self, request_id, holds):
-        known = request_id and self.remembered(self.claims, request_id, SETTINGS.claim_memory_ms)
-        if known:
-            still = {
-                hold: token
-                for hold, token in known[2]
-                if (one := self.execution(hold)) and one.state in HELD and one.token == token
-            }
-            return [still.get(hold, 0) for hold in holds]
-        tokens = []
-        for hold in holds:
-            token, self.next_token = self.next_token, self.next_token + 1
-            one = self.execution(hold)
-            near_ms = self.now_ms + MAX_LEAD_MS
-            if one and one.state is ExecutionState.SCHEDULED and one.due_ms <= near_ms:
-                one.state, one.token = ExecutionState.LEASED, token
-                one.used += 1
-                one.attempts = [*one.attempts, [token, Outcome.OPEN]][-ATTEMPTS_KEPT:]
-                self.counts["claimed"] += 1
-                tokens.append(token)
-            else:
-                tokens.append(0)
-        grants = [(hold, token) for hold, token in zip(holds, tokens, strict=True) if token]
-        if request_id and grants:
-            self.claims.append((request_id, self.now_ms, grants))
-        return tokens
-
-    def start(self, hold, token):
-        one = self.execution(hold)
-        if not one:
-            return Verdict.UNKNOWN
-        if one.state in HELD and token == one.token:
-            if one.state is ExecutionState.RUNNING:
-                return Verdict.DUPLICATE
-            one.state = ExecutionState.RUNNING
-            return Verdict.ACCEPTED
-        self.counts["stale"] += 1
-        over = token and token == one.token and one.state in TERMINAL
-        return Verdict.FINISHED if over else Verdict.STALE
-
-    def report(self, hold, token, outcome, result=b"", delay_ms=-1, non_retryable=False):
-        one = self.execution(hold)
-        if not one:
-            return Verdict.UNKNOWN
-        known = next((ended for granted, ended in one.attempts if granted == token), None)
-        if known is outcome:
-            if outcome is Outcome.SUCCEEDED and result != one.result:
-                self.counts["stale"] += 1
-                return Verdict.FINISHED
-            return Verdict.DUPLICATE
-        expiry = outcome in (Outcome.LEASE_EXPIRED, Outcome.TIMED_OUT)
-        verdict = Verdict.ACCEPTED
-        if known is None or token != one.token:
-            verdict = Verdict.STALE
-        elif one.state in TERMINAL:
-            verdict = Verdict.FINISHED
-        elif known is not Outcome.OPEN and (expiry or known in (Outcome.FAILED, Outcome.RELEASED)):
-            verdict = Verdict.STALE
-        if verdict is not Verdict.ACCEPTED:
-            self.counts["stale"] += not expiry
-            return verdict
-        one.attempts[-1][1] = outcome
-        if outcome is Outcome.SUCCEEDED:
-            one.result = result
-            one.completions += 1
-            assert one.completions == 1
-            self.counts["succeeded"] += 1
-            self.end(one, ExecutionState.SUCCEEDED)
-        elif outcome is Outcome.RELEASED:
-            one.used = max(0, one.used - 1)
-            self.counts["released"] += 1
-            self.go_on(one, self.now_ms)
-        else:
-            self.counts["expired" if expiry else "failed"] += 1
-            growing_ms = min(1_000 * 2 ** (max(one.used, 1) - 1), 3_000)
-            exhausted = non_retryable or one.used >= one.job.max_attempts
-            if not exhausted and not one.cancel_requested and one.state in HELD:
-                self.counts["retried"] += 1
-            self.go_on(one, self.now_ms + (growing_ms if delay_ms < 0 else delay_ms), exhausted)
-        return verdict
-
-    def go_on(self, one, due_ms, exhausted=False):
-        if one.cancel_requested:
-            self.counts["cancelled"] += 1
-            self.end(one, ExecutionState.CANCELLED)
-        elif exhausted:
-            self.counts["died"] += 1
-            self.end(one, ExecutionState.DEAD)
-        else:
-            if one.state in HELD:  # it may have been leased ahead of its due time
-                due_ms = max(due_ms, one.due_ms)
-            one.state, one.due_ms = ExecutionState.SCHEDULED, due_ms
-
-    def end(self, one, state):
-        one.state, one.ended_ms = state, self.now_ms
-        if state is ExecutionState.DEAD:
-            self.dead.append(one)
-        else:
-            self.finished.append((self.now_ms, one))
-
-    def cancel(self, job_id):
-        job = self.jobs.get(job_id)
-        if not job:
-            return CancelStatus.UNKNOWN
-        if job.state() is JobState.COMPLETED:
-            return CancelStatus.FINISHED
-        executions = list(job.executions.values())
-        if not job.cancelled:
-            if not executions and not job.ended:
-                self.finished.append((self.now_ms, job))
-            job.cancelled = job.ended = True
-            for one in executions:
-                if one.state is ExecutionState.SCHEDULED:
-                    self.counts["cancelled"] += 1
-                    self.end(one, ExecutionState.CANCELLED)
-                elif one.state in HELD:
-                    one.cancel_requested = True
-        if any(one.state in HELD for one in executions):
-            return CancelStatus.REQUESTED
-        if not job.recurring and executions[0].state is not ExecutionState.CANCELLED:
-            return CancelStatus.FINISHED
-        return CancelStatus.CANCELLED
-
-    def advance(self, item):
-        job = self.jobs.get(item.job)
-        if not job or job.ended or job.planned_ms != item.after_ms:
-            return False
-        instants = [item.after_ms, *item.nominals]
-        if sorted(set(instants)) != instants or item.planned_ms < instants[-1]:
-            return False
-        if item.planned_ms == item.after_ms and not item.ended:
-            return False
-        job.planned_ms = item.planned_ms
-        self.counts["coalesced"] += item.coalesced
-        self.counts["missed"] += item.missed
-        for nominal_ms in item.nominals:
-            self.add_execution(job, nominal_ms)
-        job.ended = item.ended
-        if item.ended and not job.executions:
-            self.finished.append((self.now_ms, job))
-        return True
-
-    def replay(self, hold):
-        one = self.execution(hold)
-        if not one:
-            return Verdict.UNKNOWN
-        if one.state is not ExecutionState.DEAD:
-            return Verdict.NOT_DEAD
-        if one.job.cancelled:
-            return Verdict.JOB_CANCELLED
-        self.dead.remove(one)
-        one.state, one.due_ms, one.used, one.ended_ms, one.completions = (
-            *(ExecutionState.SCHEDULED, max(self.now_ms, one.due_ms)),
-            *(0, 0, 0),
-        )
-        self.counts["replayed"] += 1
-        return Verdict.ACCEPTED
-
-    # Retention
-
-    def trim(self):
-        oldest_ms = self.now_ms - SETTINGS.keep_finished_ms
-        while self.finished and (
-            len(self.finished) > SETTINGS.keep_finished or self.finished[0][0] <= oldest_ms
-        ):
-            _, ended = self.finished.pop(0)
-            if isinstance(ended, ModelJob):
-                del self.jobs[ended.id]
-            else:
-                self.drop(ended)
-        while len(self.dead) > SETTINGS.keep_dead:
-            self.drop(self.dead.pop(0))
-        self.keys = self.keys[-SETTINGS.idempotency_keys :]
-        while sum(len(answer) for *_, answer in self.requests) > SETTINGS.request_memory:
-            self.requests.pop(0)
-        while sum(len(grants) for *_, grants in self.claims) > SETTINGS.claim_memory:
-            self.claims.pop(0)
-
-    def drop(self, one):
-        del one.job.executions[one.hold[1]]
-        if not one.job.executions and one.job.state() is not JobState.ACTIVE:
-            del self.jobs[one.job.id]
 
 
 class Driver:
@@ -369,6 +85,7 @@ class Driver:
         self.log_time_ms = self.model.now_ms + ms
         self.model.now_ms = max(self.model.now_ms, self.log_time_ms)
         self.model.next_job = self.model.next_token = self.index * 4096
+        self.model.next_occurrence = self.index * 4096
 
     def add(self, operation, expected):
         self.batch.append((operation, expected))
@@ -409,7 +126,22 @@ class Driver:
             assert found.state is expected.state
             assert found.due_ms == expected.due_ms
             assert (found.token, found.attempts_used) == (expected.token, expected.used)
-            assert found.attempts_used <= found.job.retry.max_attempts
+            definition = definition_of(found)
+            if found.state not in TERMINAL:
+                assert found.attempts_used <= definition.retry.max_attempts
+            assert (
+                definition.payload,
+                definition.retry.max_attempts,
+                definition.priority,
+            ) == (expected.definition or expected.job.definition)
+            assert origin_of(found) is expected.origin
+            if expected.reason:
+                assert found.reason == expected.reason
+            assert (
+                waits(found)
+                == (found.state is ExecutionState.SCHEDULED and bool(model.ahead(expected)))
+                or found.state is not ExecutionState.SCHEDULED
+            )
             assert found.cancel_requested == expected.cancel_requested
             assert (found.finished_ms, found.result) == (expected.ended_ms, expected.result)
             attempts = [[a.token, a.outcome] for a in found.attempts or ()]
@@ -420,7 +152,23 @@ class Driver:
             job = machine.job(expected.id)
             assert (job.state, job.planned_ms) == (expected.state(), expected.planned_ms)
             assert job.timetable_ended == expected.ended
+            assert job.version == expected.version
+            if expected.recurring:
+                self.compare_timetable(job.recurrence, expected)
         self.compare_indexes(machine)
+
+    def compare_timetable(self, found, expected):
+        fates = expected.fates
+        assert (found.made, found.fired) == (fates["made"], fates["runs"] - fates["lost"])
+        assert (found.coalesced, found.skipped, found.missed) == (
+            *(fates["coalesced"], fates["skipped"]),
+            fates["missed"],
+        )
+        assert bool(found.paused_ms) is (expected.paused is not None)
+        assert found.pause_reason == (expected.paused or "")
+        assert found.parked == expected.parked
+        live = {one.hold[1] for one in expected.live()}
+        assert set(found.live) == live
 
     def compare_indexes(self, machine):
         model = self.model
@@ -430,7 +178,10 @@ class Driver:
             e.hold for e in model.pending()
         )
         standing = [job.id for _, jobs in machine.timetables.upto(2**62) for job in jobs]
-        assert sorted(standing) == [job.id for job in model.jobs.values() if not job.ended]
+        assert sorted(standing) == [job.id for job in model.jobs.values() if job.moves()]
+        names = {job.name: job.id for job in model.jobs.values() if job.name and not job.ended}
+        assert {name: machine.named(name).id for name in names} == names
+        assert machine.catch_up_room(model.now_ms) == model.room()
         held = sorted(e.token for e in model.executions() if e.state in HELD)
         assert list(machine.leased) == held
         assert all(execution.token == token for token, execution in machine.leased.items())
@@ -452,6 +203,7 @@ class Driver:
             assert counts.succeeded == kept[name, ExecutionState.SUCCEEDED]
             assert counts.dead == kept[name, ExecutionState.DEAD]
             assert counts.cancelled == kept[name, ExecutionState.CANCELLED]
+            assert counts.skipped == kept[name, ExecutionState.SKIPPED]
 
     # Drawing
 
@@ -474,13 +226,13 @@ class Driver:
 
     def create(self):
         def new_job():
-            recurring = self.pick(range(0, 4)) == 0
+            recurring = self.pick(range(0, 3)) == 0
             return NewJob(
                 self.pick(["mail", "sms"]),
                 b"\xc0",
                 first_ms=self.pick([0, 0, EPOCH_MS + 3_000]),
                 delay_ms=self.pick([0, 0, 1_500]),
-                timetable=Every(1_000, 0) if recurring else None,
+                timetable=self.pick(TIMETABLES) if recurring else None,
                 retry=RetryPolicy(self.pick(range(1, 4)), 1_000, 200, 3_000, 0),
                 idempotency_key=self.pick(["", "", "k1", "k2", "k3"]),
                 fingerprint=self.pick([b"f1", b"f1", b"f2"]),
@@ -550,15 +302,87 @@ class Driver:
             steps = sorted({abs(step) + 1 for step in steps})
         nominals = [after_ms + 1_000 * step for step in steps]
         planned_ms = after_ms + 1_000 * self.pick([max([0, *steps]), 0, 6])
-        item = Advance(job.id, after_ms, nominals, planned_ms, 1, 2, self.pick([False, True]))
+        fates = [
+            Fate(after_ms, after_ms, self.pick([1, 3]), kind, "because")
+            for kind in self.pick(
+                [(), (), (FateKind.MISSED,), (FateKind.COALESCED, FateKind.SKIPPED)]
+            )
+        ]
+        pending = self.pick([None, None, Fate(after_ms, after_ms, 1, FateKind.MISSED, "late")])
+        version = job.version - self.pick([0, 0, 0, 1])
+        caught_up = self.pick([0, 0, 1, len(nominals), len(nominals) + 2])
+        item = Advance(
+            *(job.id, version, after_ms, nominals, planned_ms, fates, pending, caught_up),
+            self.pick([False, False, True]),
+        )
         expected = self.model.advance(item)
-        if expected:
+        if expected is Moved.MOVED:
             self.holds += [(job.id, nominal_ms) for nominal_ms in nominals]
         self.add(AdvanceTimetables([item]), [expected])
 
+    def pause(self):
+        job, _ = self.draw_hold()
+        self.add(PauseJob(job, "why"), self.model.pause(job, "why"))
+
+    def resume(self):
+        job, _ = self.draw_hold()
+        self.add(ResumeJob(job, self.pick([False, True])), self.model.resume(job))
+
+    def park(self):
+        job, _ = self.draw_hold()
+        version = self.pick([1, 1, 2])
+        self.add(ParkTimetables([(job, version, "err")]), [self.model.park(job, version, "err")])
+
+    def trigger(self):
+        job, _ = self.draw_hold()
+        request_id = self.pick(["", "r1", "t1", "t2"])
+        expected = self.model.trigger(job, request_id)
+        if expected.nominal_ms:
+            self.holds.append((job, expected.nominal_ms))
+        self.add(TriggerJob(job, request_id), expected)
+
+    def backfill(self):
+        job, _ = self.draw_hold()
+        nominals = sorted({self.model.now_ms + self.pick([-3_000, -2, -1, 0, 1]) for _ in "123"})
+        version = self.pick([1, 1, 2, 3])
+        expected = self.model.backfill(job, version, nominals)
+        self.holds += [(job, nominal_ms) for nominal_ms in expected.created]
+        self.add(BackfillJob(job, version, nominals), expected)
+
+    def update(self):
+        job, _ = self.draw_hold()
+        change = Change(
+            self.pick([None, None, b"\xc0", b"another"]),
+            self.pick([None, RetryPolicy(2, 1_000, 200, 3_000, 0)]),
+            self.pick([-1, -1, 3]),
+            timetable=self.pick([None, *TIMETABLES]),
+        )
+        if change.timetable is None and self.pick([False, True]):
+            change = msgspec.structs.replace(change, first_ms=self.model.now_ms + 500)
+        version = self.pick([0, 0, 1, 2])
+        expected = self.model.update(job, version, change)
+        if change.first_ms and expected.status is ChangeStatus.CHANGED:
+            self.holds.append((job, change.first_ms))
+        self.add(UpdateJob(job, version, change), expected)
+
+    def put(self):
+        new = NewJob(
+            self.pick(["mail", "mail", "sms"]),
+            self.pick([b"\xc0", b"other"]),
+            self.model.now_ms + self.pick([0, 700]),
+            timetable=self.pick(TIMETABLES),
+            retry=RetryPolicy(self.pick(range(1, 4)), 1_000, 200, 3_000, 0),
+        )
+        name = self.pick(["nightly", "hourly"])
+        expected = self.model.put(name, new)
+        if expected.status is ChangeStatus.CREATED:
+            self.holds.append((expected.job, new.first_ms))
+        self.add(PutJob(name, new), expected)
+
     OPERATIONS = (
         *(create, claim, claim, claim, start, succeed, fail, fail),
-        *(release, expire, expire, cancel, advance, replay),
+        *(release, expire, expire, cancel, advance, advance, advance, replay),
+        *(pause, resume, resume, park, trigger, backfill, update, put),
     )
 
 

@@ -33,6 +33,7 @@ from timeball.client.messages import (
     JobView,
     Retry,
     Schedule,
+    TimetableView,
 )
 
 T0 = 1_764_480_000_000
@@ -101,9 +102,9 @@ class Story:
             idempotency_key=None,
             created_at=rfc(T0),
             next_fires=[],
-            coalesced=0,
-            missed=0,
             execution_counts={},
+            version=1,
+            timetable=None,
         )
         self.jobs[job] = msgspec.structs.replace(view, **overrides)
 
@@ -124,6 +125,7 @@ class Story:
                 queue="default",
                 state=state,
                 reason="",
+                origin=None,
                 nominal_at=rfc(nominal),
                 due_at=rfc(due or nominal),
                 due=False,
@@ -494,6 +496,20 @@ def concerns(event: AnyEvent, execution_id: str) -> bool:
     return getattr(event, "execution_id", None) == execution_id
 
 
+def timetable(coalesced: int) -> TimetableView:
+    return TimetableView(
+        name=None,
+        planned_at=rfc(T0 + 6_000),
+        ended=True,
+        paused=None,
+        parked=None,
+        fired=9 - coalesced,
+        coalesced=coalesced,
+        skipped=0,
+        missed=0,
+    )
+
+
 def interval(
     story: Story,
     *,
@@ -504,7 +520,7 @@ def interval(
     """A job each 750 ms from T0, with the execution of one nominal time missing."""
     schedule = Every(750, anchor=T0, until=T0 + 6_100, catch_up=catch_up)
     story.acknowledged("3", sent=T0 - 3_000, schedule=schedule)
-    story.job("3", coalesced=coalesced)
+    story.job("3", timetable=timetable(coalesced))
     for nominal in range(T0, T0 + 6_001, 750):
         if nominal != missing:
             story.execution("3", nominal, state="skipped")

@@ -16,7 +16,7 @@ from timeball.bench.history import (
     read_history,
 )
 from timeball.bench.nominal_times import NotEnumerable, nominal_times
-from timeball.client.messages import At, Cron, Every, Schedule
+from timeball.client.messages import At, Cron, DatesExcluded, Every, Schedule
 
 T0 = 1_764_480_000_000
 
@@ -111,7 +111,17 @@ def test_an_interval_without_an_anchor_starts_where_the_cluster_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule", [None, At(T0), Every(500), Cron("0 0 1 * *"), Cron("* * * * *", "Europe/Berlin")]
+    "schedule",
+    [
+        None,
+        At(T0),
+        Every(500),
+        Cron("0 0 1 * *"),
+        Cron("* * * * *", "Europe/Berlin"),
+        Every(500, anchor=T0, start=T0 + 5),
+        Every(500, anchor=T0, max_runs=3),
+        Cron("* * * * * *", exclude=[DatesExcluded(["2025-11-30"])]),
+    ],
 )
 def test_what_is_not_understood_is_refused(schedule: Schedule | None) -> None:
     with pytest.raises(NotEnumerable):

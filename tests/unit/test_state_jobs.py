@@ -14,14 +14,14 @@ from timeball.cluster.state.operations import (
     Claim,
     CreateJobs,
     Cron,
-    Every,
     NewJob,
     RetryPolicy,
+    Timetable,
 )
 from timeball.cluster.state.records import ExecutionState, JobState, Outcome
-from timeball.cluster.state.verdicts import CancelStatus, CreateStatus, Verdict
+from timeball.cluster.state.verdicts import CancelStatus, CreateStatus, Moved, Verdict
 
-MINUTELY = Cron("* * * * *")
+MINUTELY = Timetable((Cron("* * * * *"),))
 
 
 def recurring(log, first_in_ms=1_000, timetable=MINUTELY):
@@ -30,8 +30,8 @@ def recurring(log, first_in_ms=1_000, timetable=MINUTELY):
 
 def advance(log, job, after_ms, nominals, planned_ms=None, **rest):
     planned_ms = nominals[-1] if planned_ms is None else planned_ms
-    item = Advance(job, after_ms, nominals, planned_ms, **rest)
-    return log.apply(AdvanceTimetables([item]))[0][0]
+    item = Advance(job, 1, after_ms, nominals, planned_ms, **rest)
+    return log.apply(AdvanceTimetables([item]))[0][0] is Moved.MOVED
 
 
 def digest_of(log):
@@ -305,104 +305,3 @@ def test_a_dead_occurrence_of_a_cancelled_job_is_not_replayed(log):
     log.cancel(hold)
     assert log.replay(hold) is Verdict.JOB_CANCELLED
     assert log.execution(hold).state is ExecutionState.DEAD
-
-
-# Timetables
-
-
-def test_a_recurring_job_stands_at_its_first_occurrence(log):
-    job, first_ms = recurring(log)
-    record = log.machine.job(job)
-    assert record.planned_ms == first_ms
-    assert log.machine.timetables.items(log.machine.timetables.first()) == [record]
-    assert record in log.applied.touched
-
-
-def test_an_advance_creates_the_next_occurrences_and_moves_on(log):
-    job, first_ms = recurring(log)
-    assert advance(log, job, first_ms, [first_ms + 1, first_ms + 2], first_ms + 5, missed=2)
-    record = log.machine.job(job)
-    assert record.planned_ms == first_ms + 5
-    assert record.recurrence.missed == log.machine.counters.missed == 2
-    nominals = [execution.nominal_ms for execution in log.machine.executions_of(record)]
-    assert nominals == [first_ms, first_ms + 1, first_ms + 2]
-    assert record in log.applied.touched
-
-
-def test_recu_03_an_advance_counts_once_whoever_repeats_it(log):
-    job, first_ms = recurring(log)
-    assert advance(log, job, first_ms, [first_ms + 60_000])
-    before = log.machine.job(job).planned_ms
-    assert not advance(log, job, first_ms, [first_ms + 60_000])
-    assert not advance(log, job, first_ms, [first_ms + 30_000], coalesced=3)
-    record = log.machine.job(job)
-    assert (record.planned_ms, record.recurrence.coalesced) == (before, 0)
-    assert len(log.machine.executions_of(record)) == 2
-
-
-def test_recu_03_one_refused_advance_does_not_keep_the_others(log):
-    job, first_ms = recurring(log)
-    other, other_ms = recurring(log)
-    items = [
-        Advance(job, first_ms - 1, [first_ms + 1], first_ms + 1),
-        Advance(other, other_ms, [other_ms + 1], other_ms + 1),
-        Advance(1, 1, [2], 2),
-    ]
-    assert log.apply(AdvanceTimetables(items)) == [[False, True, False]]
-
-
-@pytest.mark.parametrize(
-    "unsound",
-    [
-        {"nominals": [0]},
-        {"nominals": [1, 1]},
-        {"nominals": [2, 1]},
-        {"nominals": [5], "planned": 4},
-        {"nominals": [], "planned": 0},
-        {"nominals": [], "planned": -1},
-        {"nominals": [1], "planned": 2**62},
-        {"nominals": [1], "planned": 1, "coalesced": -1},
-        {"nominals": [1], "planned": 1, "missed": 2**62},
-        {"nominals": list(range(1, 1_002)), "planned": 2_000},
-    ],
-    ids=str,
-)
-def test_an_unsound_advance_changes_nothing(log, unsound):
-    job, first_ms = recurring(log)
-    nominals = [first_ms + step for step in unsound["nominals"]]
-    planned_ms = first_ms + unsound.get("planned", 10)
-    rest = {name: unsound[name] for name in ("coalesced", "missed") if name in unsound}
-    assert not advance(log, job, first_ms, nominals, planned_ms, **rest)
-    record = log.machine.job(job).recurrence
-    assert (record.planned_ms, record.coalesced, record.missed) == (first_ms, 0, 0)
-    assert len(log.machine.executions_of(log.machine.job(job))) == 1
-
-
-def test_a_one_shot_job_has_no_timetable_to_advance(log):
-    job, nominal_ms = log.create()
-    assert not advance(log, job, nominal_ms, [nominal_ms + 1])
-
-
-def test_a_recurring_job_completes_when_its_timetable_ended_and_nothing_is_under_way(log):
-    hold = recurring(log, first_in_ms=0, timetable=Every(1_000, 0))
-    job, first_ms = hold
-    record = log.machine.job(job)
-    log.succeed(hold, log.claim_when_due(hold))
-    assert record.state is JobState.ACTIVE
-    assert advance(log, job, first_ms, [first_ms + 1_000], ended=True)
-    assert record.state is JobState.ACTIVE
-    assert len(log.machine.timetables) == 0
-    last = (job, first_ms + 1_000)
-    log.fail(last, log.claim_when_due(last), non_retryable=True)
-    assert record.state is JobState.COMPLETED
-    assert log.replay(last) is Verdict.ACCEPTED
-    assert record.state is JobState.ACTIVE
-    log.succeed(last, log.claim_when_due(last))
-    assert record.state is JobState.COMPLETED
-
-
-def test_the_end_of_an_idle_timetable_completes_its_job(log):
-    hold = recurring(log, first_in_ms=0)
-    log.succeed(hold, log.claim_when_due(hold))
-    assert advance(log, *hold, [], planned_ms=hold[1], ended=True)
-    assert log.machine.job(hold[0]).state is JobState.COMPLETED

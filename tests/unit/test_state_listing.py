@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from timeball.cluster.state import listing
-from timeball.cluster.state.operations import Advance, AdvanceTimetables, Cron, NewJob
+from timeball.cluster.state.operations import Advance, AdvanceTimetables, Cron, NewJob, Timetable
 from timeball.cluster.state.records import ExecutionState, JobState
 
 
@@ -73,9 +73,9 @@ def test_a_page_looks_at_a_bounded_number_of_records(log, many, monkeypatch):
 
 
 def test_executions_come_by_job_then_nominal_time_newest_first(log):
-    job, first_ms = log.create(timetable=Cron("* * * * *"))
+    job, first_ms = log.create(timetable=Timetable((Cron("* * * * *"),)))
     nominals = [first_ms + step for step in range(1, 6)]
-    log.apply(AdvanceTimetables([Advance(job, first_ms, nominals, nominals[-1])]))
+    log.apply(AdvanceTimetables([Advance(job, 1, first_ms, nominals, nominals[-1])]))
     newer = log.create()
     log.cancel(newer)
     pages = walk(log.machine.list_executions, limit=2)

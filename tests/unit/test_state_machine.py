@@ -95,7 +95,7 @@ def test_raft_08_a_defect_in_a_rule_halts_with_its_name(log, monkeypatch):
     def defect(*_):
         raise ZeroDivisionError("somewhere")
 
-    monkeypatch.setattr(jobs, "_create", defect)
+    monkeypatch.setattr(jobs, "create", defect)
     applied = log.machine.apply(
         log.index + 1, encode_entry(log.now_ms, [CreateJobs("", [NewJob("q", b"")])])
     )

@@ -24,6 +24,7 @@ from timeball.cluster.state.operations import (
     RetryPolicy,
     Succeed,
     Success,
+    Timetable,
     encode_entry,
 )
 from timeball.cluster.state.records import JobState
@@ -99,13 +100,13 @@ def test_what_is_under_way_is_never_trimmed(log):
 
 def test_an_active_recurring_job_outlives_its_executions_and_goes_when_ended(log):
     log.settings(keep_finished=0)
-    hold = log.create(timetable=Cron("* * * * *"))
+    hold = log.create(timetable=Timetable((Cron("* * * * *"),)))
     job, first_ms = hold
     log.succeed(hold, log.claim_when_due(hold))
     assert log.execution(hold) is None
     assert log.machine.job(job).state is JobState.ACTIVE
     last = (job, first_ms + 1)
-    log.apply(AdvanceTimetables([Advance(job, first_ms, [last[1]], last[1], ended=True)]))
+    log.apply(AdvanceTimetables([Advance(job, 1, first_ms, [last[1]], last[1], ended=True)]))
     log.pass_ms(1)
     log.succeed(last, log.claim_when_due(last))
     assert log.machine.job(job) is None
@@ -113,7 +114,7 @@ def test_an_active_recurring_job_outlives_its_executions_and_goes_when_ended(log
 
 def test_a_recurring_job_that_ends_without_executions_is_kept_like_one(log):
     log.settings(keep_finished=1)
-    hold = log.create(timetable=Cron("* * * * *"))
+    hold = log.create(timetable=Timetable((Cron("* * * * *"),)))
     log.succeed(hold, log.claim_when_due(hold))
     done(log)
     assert log.execution(hold) is None
@@ -138,7 +139,7 @@ def test_dropped_records_leave_no_ring_of_references(log):
     """The records are invisible to the collector: a ring would stay for ever."""
     log.settings(keep_finished=0)
     one_shot, token = log.claimed(payload=b"one-shot payload")
-    recurring = log.create(payload=b"recurring payload", timetable=Cron("* * * * *"))
+    recurring = log.create(payload=b"recurring payload", timetable=Timetable((Cron("* * * * *"),)))
     payloads = [log.machine.job(hold[0]).payload for hold in (one_shot, recurring)]
     log.succeed(one_shot, token)
     log.cancel(recurring)
@@ -192,7 +193,7 @@ def test_one_record_over_the_whole_bound_is_not_kept(log):
 
 def test_a_recurring_jobs_payload_counts_with_each_execution_and_with_its_end(log):
     log.settings()
-    hold = log.create(payload=b"x" * 50, timetable=Cron("* * * * *"))
+    hold = log.create(payload=b"x" * 50, timetable=Timetable((Cron("* * * * *"),)))
     log.succeed(hold, log.claim_when_due(hold), result=b"")
     assert kept_bytes(log.execution(hold)) == KEPT_RECORD + 50
     log.settings(keep_finished=0)
@@ -208,7 +209,9 @@ class Soak:
         self.machine, self.replica = StateMachine(), StateMachine()
         self.index, self.now_ms = 0, 1_764_480_000_000
         self.apply(Lead("a", settings))
-        every = [NewJob("r", b"p", timetable=Every(1_000, self.now_ms)) for _ in range(5)]
+        every = [
+            NewJob("r", b"p", timetable=Timetable((Every(1_000, self.now_ms),))) for _ in range(5)
+        ]
         self.recurring = [one.job for one in self.apply(CreateJobs("", every))[0].jobs]
 
     def apply(self, *operations):
@@ -237,7 +240,7 @@ class Soak:
             self.apply(
                 AdvanceTimetables(
                     [
-                        Advance(job, planned := self.machine.job(job).planned_ms,
+                        Advance(job, 1, planned := self.machine.job(job).planned_ms,
                                 [planned + 1_000], planned + 1_000)
                         for job in self.recurring
                     ]

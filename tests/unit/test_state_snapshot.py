@@ -9,17 +9,38 @@ import pytest
 
 from timeball.cluster.state import snapshot
 from timeball.cluster.state.machine import StateMachine
-from timeball.cluster.state.operations import Advance, AdvanceTimetables, Cron, Every, NewJob
+from timeball.cluster.state.operations import (
+    Advance,
+    AdvanceTimetables,
+    Cron,
+    Every,
+    Fate,
+    NewJob,
+    Timetable,
+)
 from timeball.cluster.state.records import ExecutionState
 
 
 @pytest.fixture
 def full(log):
     """A state with something of everything in it."""
-    recurring = log.create(timetable=Cron("* * * * *", "Europe/Berlin"), queue="cron")
+    recurring = log.create(timetable=Timetable((Cron("* * * * *", "Europe/Berlin"),)), queue="cron")
     job, first_ms = recurring
-    log.apply(AdvanceTimetables([Advance(job, first_ms, [first_ms + 1], first_ms + 9, missed=1)]))
-    ended = log.create(timetable=Every(1_000, 0), queue="cron")
+    log.apply(
+        AdvanceTimetables(
+            [
+                Advance(
+                    job,
+                    1,
+                    first_ms,
+                    [first_ms + 1],
+                    first_ms + 9,
+                    fates=[Fate(first_ms + 2, first_ms + 9, 1, 2)],
+                )
+            ]
+        )
+    )
+    ended = log.create(timetable=Timetable((Every(1_000, 0),)), queue="cron")
     log.create_all(
         NewJob("q", b"1", idempotency_key="k", fingerprint=b"f", delay_ms=5), request_id="r"
     )
@@ -92,9 +113,9 @@ def test_an_empty_state_can_be_restored():
 def test_chunks_hold_a_bounded_number_of_records(log, monkeypatch):
     monkeypatch.setattr(snapshot, "RECORDS_PER_CHUNK", 10)
     log.create_all(*[NewJob("q", b"")] * 25)
-    job, first_ms = log.create(timetable=Cron("* * * * *"))
+    job, first_ms = log.create(timetable=Timetable((Cron("* * * * *"),)))
     nominals = [first_ms + step for step in range(1, 25)]
-    log.apply(AdvanceTimetables([Advance(job, first_ms, nominals, nominals[-1])]))
+    log.apply(AdvanceTimetables([Advance(job, 1, first_ms, nominals, nominals[-1])]))
     sizes = [len(msgspec.msgpack.decode(chunk)[1]) for chunk in log.machine.dump()]
     assert max(sizes[1:-1]) == 10
     assert restored(log.machine).digest() == log.machine.digest()
@@ -195,6 +216,7 @@ def in_state(records, state):
         (snapshot.JOBS, lambda jobs: jobs.reverse()),
         (snapshot.JOBS, lambda jobs: jobs[0].__setitem__(9, 1)),
         (snapshot.JOBS, lambda jobs: jobs[0].__setitem__(10, -1)),
+        (snapshot.JOBS, lambda jobs: jobs[0].__setitem__(11, -1)),
         (snapshot.JOBS, lambda jobs: jobs[2].__setitem__(-1, None)),
         (snapshot.JOBS, lambda jobs: in_state(jobs, ExecutionState.SUCCEEDED).__setitem__(9, 0)),
         (snapshot.JOBS, lambda jobs: jobs[1].__setitem__(9, 0)),

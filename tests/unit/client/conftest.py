@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import threading
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -260,6 +261,31 @@ class Kit:
         finally:
             for peer in peers:
                 await peer.stop()
+
+    @staticmethod
+    @contextmanager
+    def serving() -> Iterator[Peer]:
+        """A peer on a loop of its own thread, since a command brings its own loop."""
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        peer = Peer("n1")
+
+        async def stop() -> None:
+            await peer.stop()
+            await asyncio.gather(
+                *(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True
+            )
+            await asyncio.sleep(0)  # for transports that close now
+
+        try:
+            asyncio.run_coroutine_threadsafe(peer.start(), loop).result()
+            yield peer
+            asyncio.run_coroutine_threadsafe(stop(), loop).result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
 
 @pytest.fixture

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-from contextlib import contextmanager
 from importlib.metadata import EntryPoint, version
 
 import pytest
@@ -17,8 +14,9 @@ from timeball.client.cli.durations import DURATION
 CREATED = {"status": "created", "job_id": "7", "next_fires": ["2026-01-01T00:00:00Z"]}
 EXECUTION = {
     "execution_id": "7-2", "job_id": "7", "queue": "mail", "state": "dead",
-    "reason": "attempts_exhausted:failed", "nominal_at": "2026-01-01T00:00:00Z",
-    "due_at": "2026-01-01T00:00:00Z", "due": False, "finished_at": "2026-01-01T00:00:01Z",
+    "reason": "attempts_exhausted:failed", "origin": "timetable",
+    "nominal_at": "2026-01-01T00:00:00Z", "due_at": "2026-01-01T00:00:00Z", "due": False,
+    "finished_at": "2026-01-01T00:00:01Z",
     "attempts_used": 1, "max_attempts": 1, "cancel_requested": False, "result": None,
     "attempts": [
         {"number": 1, "worker": "w1", "token": 4096, "outcome": "failed",
@@ -31,7 +29,11 @@ JOB = {
     "schedule": {"type": "cron", "expression": "0 9 * * *", "time_zone": "Europe/Berlin"},
     "partition_key": "", "retry": {}, "timeout_ms": None, "idempotency_key": None,
     "created_at": "2026-01-01T00:00:00Z", "next_fires": ["2026-01-02T08:00:00Z"],
-    "coalesced": 0, "missed": 2, "execution_counts": {"succeeded": 3, "dead": 0},
+    "execution_counts": {"succeeded": 3, "dead": 0}, "version": 4,
+    "timetable": {
+        "name": "morning", "planned_at": "2026-01-02T08:00:00Z", "ended": False, "paused": None,
+        "parked": None, "fired": 3, "coalesced": 0, "skipped": 1, "missed": 2,
+    },
 }  # fmt: skip
 CLUSTER = {
     "cluster": "demo", "node": "b", "version": "0.1.0", "role": "follower", "serving": True,
@@ -44,29 +46,12 @@ CLUSTER = {
 }  # fmt: skip
 
 
-@contextmanager
-def serving(kit):
-    """A peer on a loop of its own thread, since a command brings its own loop."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    peer = kit.Peer("n1")
-    try:
-        asyncio.run_coroutine_threadsafe(peer.start(), loop).result()
-        yield peer
-        asyncio.run_coroutine_threadsafe(peer.stop(), loop).result()
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
 def call(*arguments, url="http://127.0.0.1:1"):
     return CliRunner().invoke(main, [*arguments], env={"TIMEBALL_URLS": url})
 
 
 def test_create_sends_what_was_asked_for(kit) -> None:
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         peer.then("/v1/jobs", kit.Answer(201, CREATED))
         words = "job create --queue mail --after 1.5s --priority 9 --key k --max-attempts 2"
         words += " --attempt-timeout 2m --timeout-ms 9000"
@@ -90,7 +75,7 @@ def test_create_sends_what_was_asked_for(kit) -> None:
     ],
 )  # fmt: skip
 def test_schedules(kit, words, schedule) -> None:
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         peer.then("/v1/jobs", kit.Answer(201, CREATED))
         assert call("job", "create", *words, url=peer.url).exit_code == 0
     sent = peer.seen[0].body["schedule"]
@@ -124,7 +109,7 @@ def test_a_refusal_is_one_line_that_names_the_fields(kit) -> None:
         {"field": "priority", "detail": "too high"},
     ]
     problem = kit.problem("invalid-request", 400, detail="schedule.expression: no", errors=fields)
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         peer.then("/v1/jobs", kit.Answer(400, problem))
         result = call("job", "create", "--cron", "61 * * * *", url=peer.url)
     assert result.exit_code == 1
@@ -140,7 +125,7 @@ def test_an_unreachable_cluster_is_one_line() -> None:
 
 
 def test_a_job_is_shown_and_listed(kit) -> None:
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         page = {"jobs": [JOB] * 3, "cursor": "more", "applied_index": 1}
         peer.then("/v1/jobs/7", kit.Answer(200, JOB))
         peer.then("/v1/jobs", kit.Answer(200, page))
@@ -154,22 +139,22 @@ def test_a_job_is_shown_and_listed(kit) -> None:
 
 
 def test_json_is_json(kit) -> None:
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         peer.then("/v1/jobs/7", kit.Answer(200, JOB))
         answer = json.loads(call("job", "get", "7", "--json", url=peer.url).stdout)
     assert answer["schedule"]["type"] == "cron"
-    assert answer["missed"] == 2
+    assert answer["timetable"]["missed"] == 2
 
 
 def test_a_cancel_tells_what_it_did(kit) -> None:
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         peer.then("/v1/jobs/7/cancel", kit.Answer(200, {"job_id": "7", "status": "requested"}))
         result = call("job", "cancel", "7", url=peer.url)
     assert "worker still holds" in result.stdout
 
 
 def test_an_execution_is_shown_with_its_attempts_and_nothing_moves_the_cursor(kit) -> None:
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         peer.then("/v1/executions/7-2", kit.Answer(200, EXECUTION))
         result = call("execution", "get", "7-2", url=peer.url)
     assert "attempts_exhausted:failed" in result.stdout
@@ -178,7 +163,7 @@ def test_an_execution_is_shown_with_its_attempts_and_nothing_moves_the_cursor(ki
 
 
 def test_dead_letters_are_listed_and_replayed(kit) -> None:
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         page = {"executions": [EXECUTION], "cursor": None, "applied_index": 1}
         answers = [
             {"execution_id": "7-2", "status": "replayed"},
@@ -195,7 +180,7 @@ def test_dead_letters_are_listed_and_replayed(kit) -> None:
 
 
 def test_the_cluster_is_shown(kit) -> None:
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         peer.then("/v1/cluster", kit.Answer(200, CLUSTER))
         result = call("cluster", url=peer.url)
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -204,7 +189,7 @@ def test_the_cluster_is_shown(kit) -> None:
 
 
 def test_a_snapshot_is_asked_for(kit) -> None:
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         peer.then("/v1/cluster/snapshot", kit.Answer(202, {"node": "b", "index": 12}))
         result = call("cluster", "snapshot", url=peer.url)
         misplaced = call("cluster", "--url", peer.url, "snapshot")
@@ -224,7 +209,7 @@ def replacement(**differing):
 
 def replace(kit, monkeypatch, *views, wait="60", options=()):
     monkeypatch.setattr(replacing, "POLL_S", 0.001)
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         for view in views:
             peer.then("/v1/cluster/nodes/b", kit.Answer(200, view))
         peer.usual["/v1/cluster/nodes/b"] = kit.Answer(200, views[-1])
@@ -283,7 +268,7 @@ def test_a_replacement_that_takes_too_long_is_a_failure_that_says_how_far_it_is(
 
 
 def test_several_urls_may_be_given(kit) -> None:
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         peer.then("/v1/cluster", kit.Answer(200, CLUSTER))
         dead = "http://127.0.0.1:1"
         assert call("cluster", "--url", dead, "--url", peer.url).exit_code == 0
@@ -335,7 +320,7 @@ def test_tables_align_also_wide_characters() -> None:
 def test_every_command_that_reads_takes_how_fresh_it_must_be(kit) -> None:
     executions = {"executions": [], "cursor": None, "applied_index": 9}
     fresh = ["--consistency", "strong", "--min-index", "9"]
-    with serving(kit) as peer:
+    with kit.serving() as peer:
         peer.then("/v1/jobs/7", kit.Answer(200, JOB))
         peer.then("/v1/jobs", kit.Answer(200, {"jobs": [], "cursor": None, "applied_index": 9}))
         peer.then("/v1/executions/7-2", kit.Answer(200, EXECUTION))

@@ -21,7 +21,7 @@ from timeball.client import (
     Unavailable,
     transport,
 )
-from timeball.client.client import parse_urls
+from timeball.client.calls import parse_urls
 from timeball.client.messages import MAX_BATCH
 
 CREATED = {"status": "created", "job_id": "7", "execution_id": "7-1764480000000"}
@@ -222,8 +222,9 @@ def test_lists_follow_their_cursors(kit) -> None:
 
         execution = {
             "execution_id": "1-2", "job_id": "1", "queue": "q", "state": "dead", "reason": "",
-            "nominal_at": "", "due_at": "", "due": True, "finished_at": None, "attempts_used": 5,
-            "max_attempts": 5, "cancel_requested": False, "result": None, "attempts": [],
+            "origin": None, "nominal_at": "", "due_at": "", "due": True, "finished_at": None,
+            "attempts_used": 5, "max_attempts": 5, "cancel_requested": False,
+            "result": None, "attempts": [],
         }  # fmt: skip
         async with kit.peers(1) as [peer], Client(peer.url) as client:
             peer.then(
@@ -303,8 +304,8 @@ def test_urls_may_be_one_string() -> None:
 JOB = {
     "job_id": "7", "queue": "mail", "state": "active", "payload": None, "schedule": None,
     "priority": 5, "partition_key": "", "retry": {}, "timeout_ms": None, "idempotency_key": None,
-    "created_at": "2026-01-01T00:00:00Z", "next_fires": [], "coalesced": 0, "missed": 0,
-    "execution_counts": {},
+    "created_at": "2026-01-01T00:00:00Z", "next_fires": [], "execution_counts": {}, "version": 1,
+    "timetable": None,
 }  # fmt: skip
 CLUSTER = {
     "cluster": "demo", "node": "b", "version": "0.1.0", "role": "follower", "serving": True,

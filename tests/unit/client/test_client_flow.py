@@ -91,6 +91,7 @@ def test_a_repeat_keeps_method_body_and_request_id() -> None:
         ("unsupported-media-type", 415, errors.UnsupportedMediaType),
         ("conflict", 409, errors.Conflict),
         ("lease-lost", 409, errors.LeaseLost),
+        ("precondition-failed", 412, errors.PreconditionFailed),
     ],
 )
 def test_a_final_answer_is_raised_and_never_repeated(code, status, kind) -> None:
@@ -219,3 +220,26 @@ def test_a_node_that_is_behind_is_left_for_another_at_once() -> None:
     assert not drive.paused
     with pytest.raises(errors.NotCaughtUp):
         Drive(READ, behind, timeout_ms=50)
+
+
+UPDATE = Call("PATCH", "/v1/jobs/1", JobCancelled, b"body", if_version=7)
+OTHER_VERSION = problem("precondition-failed", 412, detail="the job is at version 8")
+
+
+def test_a_change_names_the_version_that_it_is_meant_for_on_every_attempt() -> None:
+    drive = Drive(UPDATE, BROKEN, REFUSED, DONE)
+    assert [s.headers["If-Match"] for s in drive.sent] == ['"7"'] * 3
+    assert "If-Match" not in Drive(CREATE, DONE).sent[0].headers
+
+
+def test_another_version_is_a_failed_precondition_at_the_first_answer() -> None:
+    with pytest.raises(errors.PreconditionFailed, match="at version 8") as caught:
+        Drive(UPDATE, REFUSED, problem("overloaded", 503), OTHER_VERSION)
+    assert (caught.value.http_status, caught.value.outcome) == (412, "not_applied")
+
+
+@pytest.mark.parametrize("lost", [BROKEN, SILENT, problem("outcome-unknown", 503)])
+def test_another_version_after_a_lost_answer_may_be_by_that_attempt(lost: object) -> None:
+    with pytest.raises(errors.OutcomeUnknown, match="at version 8") as caught:
+        Drive(UPDATE, lost, OTHER_VERSION)
+    assert isinstance(caught.value.__cause__, errors.PreconditionFailed)

@@ -1,0 +1,629 @@
+"""What the state should be: a dumb model of dicts, lists and the rules in plain words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from timeball.cluster.state.jitter import jitter_offset
+from timeball.cluster.state.limits import ATTEMPTS_KEPT, MAX_LEAD_MS
+from timeball.cluster.state.operations import (
+    ClusterSettings,
+    Every,
+    Timetable,
+)
+from timeball.cluster.state.records import (
+    ExecutionState,
+    FateKind,
+    JobState,
+    Origin,
+    Outcome,
+)
+from timeball.cluster.state.verdicts import (
+    Backfilled,
+    CancelStatus,
+    Changed,
+    ChangeStatus,
+    CreateStatus,
+    Moved,
+    Triggered,
+    TriggerStatus,
+    Verdict,
+)
+
+EPOCH_MS = 1_764_480_000_000
+TERMINAL = (
+    ExecutionState.SUCCEEDED,
+    ExecutionState.DEAD,
+    ExecutionState.CANCELLED,
+    ExecutionState.SKIPPED,
+)
+HELD = (ExecutionState.LEASED, ExecutionState.RUNNING)
+SETTINGS = ClusterSettings(
+    keep_finished=4,
+    keep_finished_ms=20_000,
+    keep_dead=3,
+    idempotency_window_ms=9_000,
+    idempotency_keys=2,
+    claim_memory_ms=5_000,
+    max_pending=12,
+    request_memory_ms=7_000,
+    request_memory=3,
+    claim_memory=3,
+    catch_up_per_s=1,
+)
+
+
+TIMETABLES = [
+    Timetable((Every(1_000, 0),)),
+    Timetable((Every(1_000, 0),), overlap="skip"),
+    Timetable((Every(1_000, 0),), overlap="buffer_one", pause_on_failure=True),
+    Timetable((Every(1_000, 0),), overlap="cancel_running", jitter_ms=900),
+]
+
+
+@dataclass
+class ModelExecution:
+    hold: tuple[int, int]
+    job: ModelJob
+    due_ms: int
+    state: ExecutionState = ExecutionState.SCHEDULED
+    token: int = 0
+    used: int = 0
+    cancel_requested: bool = False
+    ended_ms: int = 0
+    result: bytes = b""
+    attempts: list[list] = field(default_factory=list)  # [token, outcome]
+    completions: int = 0
+    sequence: int = 0
+    origin: Origin = Origin.TIMETABLE
+    reason: str = ""
+    definition: tuple = ()  # what it began with, once the job has another
+
+    def place(self):
+        began = 1 if self.token else 2
+        rank = began if self.state is ExecutionState.SCHEDULED else 0
+        return rank, self.due_ms, self.sequence, self.hold[1]
+
+
+@dataclass
+class ModelJob:
+    id: int
+    queue: str
+    definition: tuple  # payload, attempts, priority
+    timetable: Timetable | None
+    planned_ms: int
+    ended: bool
+    cancelled: bool = False
+    executions: dict[int, ModelExecution] = field(default_factory=dict)
+    version: int = 1
+    name: str = ""
+    passed_ms: int = 0
+    paused: str | None = None
+    parked: str = ""
+    fates: Counter = field(default_factory=Counter)
+
+    @property
+    def recurring(self):
+        return self.timetable is not None
+
+    def moves(self):
+        return self.recurring and not self.ended and self.paused is None and not self.parked
+
+    def live(self):
+        return [one for one in self.executions.values() if one.state not in TERMINAL]
+
+    def state(self):
+        if self.cancelled:
+            return JobState.CANCELLED
+        idle = all(one.state in TERMINAL for one in self.executions.values())
+        return JobState.COMPLETED if self.ended and idle else JobState.ACTIVE
+
+
+class Model:
+    """What the state should be."""
+
+    def __init__(self):
+        self.jobs = {}
+        self.now_ms = 0
+        self.next_job = self.next_token = 0
+        self.finished = []  # (ended_ms, execution or job), in order
+        self.dead = []
+        self.keys = []  # (key, since_ms, fingerprint, job, nominal_ms)
+        self.requests = []  # (id, since_ms, answer as tuples)
+        self.claims = []  # (id, since_ms, grants)
+        self.counts = Counter()
+        self.spent = []  # when each run of the past may be forgotten by the budget
+
+    def execution(self, hold):
+        job = self.jobs.get(hold[0])
+        return job and job.executions.get(hold[1])
+
+    def executions(self):
+        return [
+            job.executions[nominal_ms]
+            for job in self.jobs.values()
+            for nominal_ms in sorted(job.executions)
+        ]
+
+    def pending(self):
+        return [one for one in self.executions() if one.state is ExecutionState.SCHEDULED]
+
+    def remembered(self, memory, key, window_ms):
+        for record in reversed(memory):
+            if record[0] == key:
+                return record if record[1] + window_ms > self.now_ms else None
+        return None
+
+    # Operations
+
+    def create(self, request_id, new_jobs):
+        if request_id:
+            known = self.remembered(self.requests, request_id, SETTINGS.request_memory_ms)
+            if known:
+                self.counts["duplicates"] += len(known[2])
+                return True, known[2]
+        answer = [self.create_one(new) for new in new_jobs]
+        if request_id and any(job for _, job, _ in answer):
+            self.requests.append((request_id, self.now_ms, answer))
+        return False, answer
+
+    def create_one(self, new, name=""):
+        key = new.idempotency_key
+        known = key and self.remembered(self.keys, key, SETTINGS.idempotency_window_ms)
+        if known:
+            if known[2] != new.fingerprint:
+                return CreateStatus.KEY_REUSED, 0, 0
+            self.counts["duplicates"] += 1
+            job = self.jobs.get(known[3])
+            one_shot = job and not job.recurring
+            return CreateStatus.DUPLICATE, known[3], job.planned_ms if one_shot else known[4]
+        if len(self.pending()) >= SETTINGS.max_pending:
+            return CreateStatus.FULL, 0, 0
+        nominal_ms = new.first_ms or self.now_ms + new.delay_ms
+        definition = (new.payload, new.retry.max_attempts, new.priority)
+        job = ModelJob(
+            *(self.next_job, new.queue, definition, new.timetable, nominal_ms),
+            new.timetable is None,
+            name=name,
+        )
+        self.next_job += 1
+        self.jobs[job.id] = job
+        self.add_execution(job, nominal_ms, job.id)
+        job.fates["made"] += job.recurring
+        job.fates["runs"] += job.recurring
+        if key:
+            self.keys.append((key, self.now_ms, new.fingerprint, job.id, nominal_ms))
+        return CreateStatus.CREATED, job.id, nominal_ms
+
+    def add_execution(self, job, nominal_ms, sequence=None, **rest):
+        self.counts["created"] += 1
+        if sequence is None:
+            self.next_occurrence += 1
+            sequence = self.next_occurrence
+        jitter_ms = job.timetable.jitter_ms if job.timetable else 0
+        due_ms = rest.pop("due_ms", nominal_ms + jitter_offset(job.id, jitter_ms))
+        one = ModelExecution((job.id, nominal_ms), job, due_ms, sequence=sequence, **rest)
+        job.executions[nominal_ms] = one
+        return one
+
+    def ahead(self, one):
+        """Who goes before this one, where a job's occurrences go one at a time."""
+        if not one.job.recurring or one.job.timetable.overlap == "allow":
+            return []
+        others = sorted(one.job.live(), key=ModelExecution.place)
+        return [other for other in others if other.place() < one.place()]
+
+    def claim(self, request_id, holds):
+        known = request_id and self.remembered(self.claims, request_id, SETTINGS.claim_memory_ms)
+        if known:
+            still = {
+                hold: token
+                for hold, token in known[2]
+                if (one := self.execution(hold)) and one.state in HELD and one.token == token
+            }
+            return [still.get(hold, 0) for hold in holds]
+        tokens = []
+        for hold in holds:
+            token, self.next_token = self.next_token, self.next_token + 1
+            one = self.execution(hold)
+            near_ms = self.now_ms + MAX_LEAD_MS
+            fit = one and one.state is ExecutionState.SCHEDULED and one.due_ms <= near_ms
+            if fit and not self.ahead(one):
+                one.state, one.token = ExecutionState.LEASED, token
+                one.used += 1
+                one.attempts = [*one.attempts, [token, Outcome.OPEN]][-ATTEMPTS_KEPT:]
+                self.counts["claimed"] += 1
+                tokens.append(token)
+            else:
+                tokens.append(0)
+        grants = [(hold, token) for hold, token in zip(holds, tokens, strict=True) if token]
+        if request_id and grants:
+            self.claims.append((request_id, self.now_ms, grants))
+        return tokens
+
+    def start(self, hold, token):
+        one = self.execution(hold)
+        if not one:
+            return Verdict.UNKNOWN
+        if one.state in HELD and token == one.token:
+            if one.state is ExecutionState.RUNNING:
+                return Verdict.DUPLICATE
+            one.state = ExecutionState.RUNNING
+            return Verdict.ACCEPTED
+        self.counts["stale"] += 1
+        over = token and token == one.token and one.state in TERMINAL
+        return Verdict.FINISHED if over else Verdict.STALE
+
+    def report(self, hold, token, outcome, result=b"", delay_ms=-1, non_retryable=False):
+        one = self.execution(hold)
+        if not one:
+            return Verdict.UNKNOWN
+        known = next((ended for granted, ended in one.attempts if granted == token), None)
+        if known is outcome:
+            if outcome is Outcome.SUCCEEDED and result != one.result:
+                self.counts["stale"] += 1
+                return Verdict.FINISHED
+            return Verdict.DUPLICATE
+        expiry = outcome in (Outcome.LEASE_EXPIRED, Outcome.TIMED_OUT)
+        verdict = Verdict.ACCEPTED
+        if known is None or token != one.token:
+            verdict = Verdict.STALE
+        elif one.state in TERMINAL:
+            verdict = Verdict.FINISHED
+        elif known is not Outcome.OPEN and (expiry or known in (Outcome.FAILED, Outcome.RELEASED)):
+            verdict = Verdict.STALE
+        if verdict is not Verdict.ACCEPTED:
+            self.counts["stale"] += not expiry
+            return verdict
+        one.attempts[-1][1] = outcome
+        if outcome is Outcome.SUCCEEDED:
+            one.result = result
+            one.completions += 1
+            assert one.completions == 1
+            self.counts["succeeded"] += 1
+            self.end(one, ExecutionState.SUCCEEDED)
+        elif outcome is Outcome.RELEASED:
+            one.used = max(0, one.used - 1)
+            self.counts["released"] += 1
+            self.go_on(one, self.now_ms)
+        else:
+            self.counts["expired" if expiry else "failed"] += 1
+            growing_ms = min(1_000 * 2 ** (max(one.used, 1) - 1), 3_000)
+            attempts = (one.definition or one.job.definition)[1]
+            exhausted = non_retryable or one.used >= attempts
+            if not exhausted and not one.cancel_requested and one.state in HELD:
+                self.counts["retried"] += 1
+            self.go_on(one, self.now_ms + (growing_ms if delay_ms < 0 else delay_ms), exhausted)
+        return verdict
+
+    def go_on(self, one, due_ms, exhausted=False):
+        if one.cancel_requested:
+            self.counts["cancelled"] += 1
+            self.end(one, ExecutionState.CANCELLED)
+        elif exhausted:
+            self.counts["died"] += 1
+            self.end(one, ExecutionState.DEAD)
+        else:
+            if one.state in HELD:  # it may have been leased ahead of its due time
+                due_ms = max(due_ms, one.due_ms)
+            one.state, one.due_ms = ExecutionState.SCHEDULED, due_ms
+
+    def end(self, one, state):
+        one.state, one.ended_ms = state, self.now_ms
+        if state is ExecutionState.DEAD:
+            self.dead.append(one)
+            if one.job.recurring and one.job.timetable.pause_on_failure and one.job.moves():
+                self.pause_now(one.job, "failure")
+        else:
+            one.definition = ()
+            self.finished.append((self.now_ms, one))
+
+    def cancel(self, job_id):
+        job = self.jobs.get(job_id)
+        if not job:
+            return CancelStatus.UNKNOWN
+        if job.state() is JobState.COMPLETED:
+            return CancelStatus.FINISHED
+        executions = [one for _, one in sorted(job.executions.items())]
+        if not job.cancelled:
+            if not executions and not job.ended:
+                self.finished.append((self.now_ms, job))
+            job.cancelled = job.ended = True
+            for one in executions:
+                if one.state is ExecutionState.SCHEDULED:
+                    self.counts["cancelled"] += 1
+                    self.end(one, ExecutionState.CANCELLED)
+                elif one.state in HELD:
+                    one.cancel_requested = True
+        if any(one.state in HELD for one in executions):
+            return CancelStatus.REQUESTED
+        if not job.recurring and executions[0].state is not ExecutionState.CANCELLED:
+            return CancelStatus.FINISHED
+        return CancelStatus.CANCELLED
+
+    def room(self):
+        self.spent = [at_ms for at_ms in self.spent if at_ms > self.now_ms]
+        return 10 - len(self.spent)
+
+    def advance(self, item):
+        job = self.jobs.get(item.job)
+        if not job or not job.moves():
+            return Moved.STALE
+        if (job.version, job.planned_ms) != (item.version, item.after_ms):
+            return Moved.STALE
+        instants = [item.after_ms, *item.nominals]
+        if sorted(set(instants)) != instants or item.planned_ms < instants[-1]:
+            return Moved.UNSOUND
+        if item.planned_ms == item.after_ms and not item.ended:
+            return Moved.UNSOUND
+        if not 0 <= item.caught_up <= len(item.nominals) + 1:
+            return Moved.UNSOUND
+        if item.caught_up > self.room():
+            return Moved.NO_BUDGET
+        for _ in range(item.caught_up):
+            self.spent.append(max([self.now_ms, *self.spent]) + 1_000)
+        self.counts["caught_up"] += item.caught_up
+        job.passed_ms = max(instants[:-1] or instants)
+        job.passed_ms = max([job.passed_ms, *(fate.last_ms for fate in item.fates)])
+        job.passed_ms = min(job.passed_ms, item.planned_ms)
+        job.planned_ms = item.planned_ms
+        for fate in item.fates:
+            self.count(job, FateKind(fate.kind), fate.count)
+        made = []
+        pending = job.executions.get(item.after_ms)
+        if pending and pending.state is ExecutionState.SCHEDULED and not pending.token:
+            if item.pending:
+                self.skip(pending, FateKind(item.pending.kind), item.pending.reason)
+                job.fates["made"] -= 1
+            else:
+                made.append(pending)
+        for nominal_ms in item.nominals:
+            job.fates["made"] += 1
+            job.fates["runs"] += 1
+            if nominal_ms in job.executions:
+                job.executions[nominal_ms].origin = Origin.TIMETABLE
+            else:
+                made.append(self.add_execution(job, nominal_ms))
+        for one in made:
+            if one.due_ms <= self.now_ms:
+                self.settle(one)
+        if item.ended:
+            if not job.executions:
+                self.finished.append((self.now_ms, job))
+            job.ended = True
+        return Moved.MOVED
+
+    def count(self, job, kind, count):
+        job.fates[kind.name.lower()] += count
+        self.counts[kind.name.lower()] += count
+
+    def skip(self, one, kind, reason):
+        one.reason = f"{kind.name.lower()}:{reason}"
+        self.end(one, ExecutionState.SKIPPED)
+        if one.origin is Origin.TIMETABLE:
+            one.job.fates["lost"] += 1
+            self.count(one.job, kind, 1)
+
+    def settle(self, one):
+        ahead = self.ahead(one)
+        if not ahead or one.state is not ExecutionState.SCHEDULED or one.token:
+            return
+        rule = one.job.timetable.overlap
+        waiting = [other for other in ahead[1:] if other.origin is not Origin.BACKFILL]
+        if rule == "skip" or (rule == "buffer_one" and waiting):
+            self.skip(one, FateKind.SKIPPED, "overlap")
+        if rule == "cancel_running":
+            for other in ahead:
+                if other.origin is Origin.BACKFILL:
+                    continue
+                if other.state in HELD:
+                    other.cancel_requested = True
+                elif other.token:
+                    other.reason = "superseded"
+                    self.counts["cancelled"] += 1
+                    self.end(other, ExecutionState.CANCELLED)
+                else:
+                    self.skip(other, FateKind.SKIPPED, "superseded")
+
+    def withdraw_pending(self, job, jitter_ms):
+        one = job.executions.get(job.planned_ms)
+        untouched = one and one.state is ExecutionState.SCHEDULED and not one.token
+        if untouched and one.due_ms > self.now_ms and one.origin is Origin.TIMETABLE:
+            del job.executions[job.planned_ms]
+            job.fates["made"] -= 1
+            job.fates["runs"] -= 1
+            self.counts["withdrawn"] += 1
+            present_ms = self.now_ms - jitter_offset(job.id, jitter_ms)
+            job.planned_ms = max(job.passed_ms, min(job.planned_ms - 1, present_ms))
+
+    def pause_now(self, job, reason):
+        self.withdraw_pending(job, job.timetable.jitter_ms)
+        job.paused = reason
+
+    def changeable(self, job):
+        if not job:
+            return ChangeStatus.UNKNOWN
+        if not job.recurring:
+            return ChangeStatus.NOT_RECURRING
+        return ChangeStatus.ENDED if job.ended else None
+
+    def pause(self, job_id, reason):
+        job = self.jobs.get(job_id)
+        refused = self.changeable(job)
+        if refused:
+            return Changed(refused)
+        if job.paused is not None:
+            return Changed(ChangeStatus.UNCHANGED, job.id, job.version)
+        self.pause_now(job, reason)
+        return Changed(ChangeStatus.CHANGED, job.id, job.version)
+
+    def resume(self, job_id):
+        job = self.jobs.get(job_id)
+        refused = self.changeable(job)
+        if refused:
+            return Changed(refused)
+        if job.moves():
+            return Changed(ChangeStatus.UNCHANGED, job.id, job.version)
+        job.paused, job.parked = None, ""
+        return Changed(ChangeStatus.CHANGED, job.id, job.version)
+
+    def park(self, job_id, version, why):
+        job = self.jobs.get(job_id)
+        if not job or job.version != version or not job.moves():
+            return False
+        job.parked = why
+        return True
+
+    def trigger(self, job_id, request_id):
+        known = request_id and self.remembered(
+            self.requests, request_id, SETTINGS.request_memory_ms
+        )
+        if known:
+            self.counts["duplicates"] += 1
+            if len(known[2]) != 1 or known[2][0][1] != job_id:
+                return Triggered(TriggerStatus.KEY_REUSED)
+            return Triggered(TriggerStatus.DUPLICATE, known[2][0][2])
+        job = self.jobs.get(job_id)
+        if not job:
+            return Triggered(TriggerStatus.UNKNOWN)
+        if not job.recurring:
+            return Triggered(TriggerStatus.NOT_RECURRING)
+        if job.state() is not JobState.ACTIVE:
+            return Triggered(TriggerStatus.ENDED)
+        if len(self.pending()) >= SETTINGS.max_pending:
+            return Triggered(TriggerStatus.FULL)
+        nominal_ms = self.now_ms
+        while nominal_ms in job.executions:
+            nominal_ms += 1
+        one = self.add_execution(job, nominal_ms, origin=Origin.TRIGGER, due_ms=nominal_ms)
+        self.settle(one)
+        if request_id:
+            answer = [(CreateStatus.CREATED, job_id, nominal_ms)]
+            self.requests.append((request_id, self.now_ms, answer))
+        skipped = one.state is ExecutionState.SKIPPED
+        return Triggered(TriggerStatus.SKIPPED if skipped else TriggerStatus.CREATED, nominal_ms)
+
+    def backfill(self, job_id, version, nominals):
+        job = self.jobs.get(job_id)
+        if not job:
+            return Backfilled(ChangeStatus.UNKNOWN)
+        if not job.recurring:
+            return Backfilled(ChangeStatus.NOT_RECURRING)
+        if job.state() is not JobState.ACTIVE:
+            return Backfilled(ChangeStatus.ENDED)
+        if job.version != version:
+            return Backfilled(ChangeStatus.OTHER_VERSION)
+        if max(nominals) > self.now_ms:
+            return Backfilled(ChangeStatus.INVALID)
+        if len(self.pending()) + len(nominals) > SETTINGS.max_pending:
+            return Backfilled(ChangeStatus.FULL)
+        existing = [at_ms for at_ms in nominals if at_ms in job.executions]
+        created = [at_ms for at_ms in nominals if at_ms not in job.executions]
+        for at_ms in created:
+            self.add_execution(job, at_ms, origin=Origin.BACKFILL, due_ms=self.now_ms)
+        return Backfilled(ChangeStatus.CHANGED, created, existing)
+
+    def put(self, name, new):
+        known = [job for job in self.jobs.values() if job.name == name and not job.ended]
+        if not known:
+            status, job_id, _ = self.create_one(new, name)
+            full = status is CreateStatus.FULL
+            return Changed(ChangeStatus.FULL) if full else Changed(ChangeStatus.CREATED, job_id, 1)
+        (job,) = known
+        if job.queue != new.queue:
+            return Changed(ChangeStatus.FIXED, job.id, job.version)
+        definition = (new.payload, new.retry.max_attempts, new.priority)
+        return self.change(job, definition, new.timetable)
+
+    def update(self, job_id, version, change):
+        job = self.jobs.get(job_id)
+        if not job:
+            return Changed(ChangeStatus.UNKNOWN)
+        if version not in (0, job.version):
+            return Changed(ChangeStatus.OTHER_VERSION, job.id, job.version)
+        payload, attempts, priority = job.definition
+        definition = (
+            payload if change.payload is None else change.payload,
+            attempts if change.retry is None else change.retry.max_attempts,
+            priority if change.priority < 0 else change.priority,
+        )
+        if job.recurring:
+            if change.first_ms:
+                refused = self.changeable(job) or ChangeStatus.RECURRING
+                return Changed(refused, job.id, job.version)
+            return self.change(job, definition, change.timetable or job.timetable)
+        (one,) = job.executions.values()
+        if change.timetable:
+            return Changed(ChangeStatus.NOT_RECURRING, job.id, job.version)
+        if job.state() is not JobState.ACTIVE:
+            return Changed(ChangeStatus.ENDED, job.id, job.version)
+        if one.state is not ExecutionState.SCHEDULED or one.token:
+            return Changed(ChangeStatus.BEGUN, job.id, job.version)
+        nominal_ms = change.first_ms or one.hold[1]
+        if (nominal_ms, definition) == (one.hold[1], job.definition):
+            return Changed(ChangeStatus.UNCHANGED, job.id, job.version)
+        one.hold, one.due_ms, job.planned_ms = (job.id, nominal_ms), nominal_ms, nominal_ms
+        job.executions = {nominal_ms: one}
+        job.definition = definition
+        job.version += 1
+        return Changed(ChangeStatus.CHANGED, job.id, job.version)
+
+    def change(self, job, definition, timetable):
+        if job.ended:
+            return Changed(ChangeStatus.ENDED, job.id, job.version)
+        if (definition, timetable, "") == (job.definition, job.timetable, job.parked):
+            return Changed(ChangeStatus.UNCHANGED, job.id, job.version)
+        if definition != job.definition:
+            for one in job.executions.values():
+                if one.state is ExecutionState.DEAD or (one.token and one.state not in TERMINAL):
+                    one.definition = one.definition or job.definition
+        job.definition = definition
+        job.version += 1
+        job.parked = ""
+        if timetable != job.timetable:
+            self.withdraw_pending(job, timetable.jitter_ms)
+            job.timetable = timetable
+        return Changed(ChangeStatus.CHANGED, job.id, job.version)
+
+    def replay(self, hold):
+        one = self.execution(hold)
+        if not one:
+            return Verdict.UNKNOWN
+        if one.state is not ExecutionState.DEAD:
+            return Verdict.NOT_DEAD
+        if one.job.cancelled:
+            return Verdict.JOB_CANCELLED
+        self.dead.remove(one)
+        one.state, one.due_ms, one.used, one.ended_ms, one.completions = (
+            *(ExecutionState.SCHEDULED, max(self.now_ms, one.due_ms)),
+            *(0, 0, 0),
+        )
+        self.counts["replayed"] += 1
+        return Verdict.ACCEPTED
+
+    # Retention
+
+    def trim(self):
+        oldest_ms = self.now_ms - SETTINGS.keep_finished_ms
+        while self.finished and (
+            len(self.finished) > SETTINGS.keep_finished or self.finished[0][0] <= oldest_ms
+        ):
+            _, ended = self.finished.pop(0)
+            if isinstance(ended, ModelJob):
+                del self.jobs[ended.id]
+            else:
+                self.drop(ended)
+        while len(self.dead) > SETTINGS.keep_dead:
+            self.drop(self.dead.pop(0))
+        self.keys = self.keys[-SETTINGS.idempotency_keys :]
+        while sum(len(answer) for *_, answer in self.requests) > SETTINGS.request_memory:
+            self.requests.pop(0)
+        while sum(len(grants) for *_, grants in self.claims) > SETTINGS.claim_memory:
+            self.claims.pop(0)
+
+    def drop(self, one):
+        del one.job.executions[one.hold[1]]
+        one.definition = ()
+        if not one.job.executions and one.job.state() is not JobState.ACTIVE:
+            del self.jobs[one.job.id]
