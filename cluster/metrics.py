@@ -55,6 +55,9 @@ _TOTALS = {
     "cancelled": "Executions cancelled",
     "coalesced": "Nominal times folded into another",
     "missed": "Nominal times given up",
+    "skipped": "Nominal times left out by the overlap rule or a pause",
+    "withdrawn": "Occurrences taken back before their time, by a pause or an edit",
+    "caught_up": "Runs of the past that catch-up made",
 }
 _QUEUE_TEXTS = {
     "scheduled_executions": "Executions that wait for their due time or a claim",
@@ -294,6 +297,16 @@ class _NodeCollector(Collector):
         state = self._node.state
         yield GaugeMetricFamily(
             "timeball_pending_executions", "Executions that wait", value=float(len(state.pending))
+        )
+        yield GaugeMetricFamily(
+            "timeball_paused_timetables",
+            "Timetables that are paused",
+            value=float(state.paused_timetables),
+        )
+        yield GaugeMetricFamily(
+            "timeball_parked_timetables",
+            "Timetables that failed and stand still until they are resumed or edited",
+            value=float(state.parked_timetables),
         )
         yield GaugeMetricFamily(
             "timeball_feature_level", "The feature level of the state", value=float(state.level)

@@ -18,24 +18,24 @@ def as_json(answer: object) -> str:
 
 
 def table(
-    headings: Sequence[str], rows: Iterable[Sequence[object]], *, last_whole: bool = False
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    notes: Iterable[Sequence[str]] = (),
 ) -> str:
-    """Align rows under their headings; numbers to the right.
-
-    With `last_whole` cells of the last column are not clipped.
-    """
-    lines = [[_cell(value) for value in row[:-1]] + [_last(row[-1], last_whole)] for row in rows]
+    """Align rows under their headings; numbers to the right. The notes of a row stand below it."""
+    lines = [[_cell(value) for value in row] for row in rows]
     if not lines:
         return "nothing"
     numeric = [all(_is_number(line[i]) for line in lines) for i in range(len(headings))]
     widths = [max(map(_width, column)) for column in zip(headings, *lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            _pad(cell, width, right)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ).rstrip()
-        for line in [[heading.upper() for heading in headings], *lines]
-    )
+    notes_below = iter(((), *notes))
+    told: list[str] = []
+    for line in ([heading.upper() for heading in headings], *lines):
+        cells = zip(line, widths, numeric, strict=True)
+        told.append("  ".join(_pad(cell, width, right) for cell, width, right in cells).rstrip())
+        told.extend(f"    {_printable(note)}" for note in next(notes_below, ()))
+    return "\n".join(told)
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> str:
@@ -63,10 +63,6 @@ def _value(value: object) -> str:
 def _cell(value: object) -> str:
     text = _value(value) or NOTHING
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
-
-
-def _last(value: object, whole: bool) -> str:
-    return (_value(value) or NOTHING) if whole else _cell(value)
 
 
 def _printable(text: str) -> str:

@@ -112,21 +112,14 @@ def changed(answer: JobChanged) -> str:
 
 
 def fires_table(fires: Sequence[FireView]) -> str:
-    """Render times to come: on the wall clock, as UTC, when due, and what is unusual."""
+    """Render times to come: on the wall clock, as UTC, when due, and below it what is unusual."""
     return output.table(
-        ["local", "time zone", "utc", "due", "runs", "why"],
+        ["local", "time zone", "utc", "due", "runs"],
         [
-            (
-                fire.local,
-                fire.time_zone,
-                fire.nominal_at,
-                fire.due_at,
-                not fire.excluded,
-                "; ".join(fire.why),
-            )
+            (fire.local, fire.time_zone, fire.nominal_at, fire.due_at, not fire.excluded)
             for fire in fires
         ],
-        last_whole=True,
+        notes=[fire.why for fire in fires],
     )
 
 
@@ -191,7 +184,6 @@ def _fates(past: Sequence[FateView]) -> str:
             )
             for fate in past
         ],
-        last_whole=True,
     )
 
 

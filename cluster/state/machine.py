@@ -222,6 +222,16 @@ class StateMachine:
         """The recurring job of this name, until its timetable ends."""
         return self._store.names.get(name)
 
+    @property
+    def paused_timetables(self) -> int:
+        """How many timetables are paused."""
+        return self._store.paused
+
+    @property
+    def parked_timetables(self) -> int:
+        """How many timetables stand still because they failed."""
+        return self._store.parked
+
     def catch_up_room(self, now_ms: int) -> int:
         """How many runs of the past the cluster's budget has room for."""
         return budget.room(self._store, now_ms)

@@ -93,6 +93,8 @@ class Store:
         """Leased and running executions by token, that is, in the order of their grants."""
         self.names: dict[str, Job] = {}
         """Recurring jobs by name, until their timetable ends."""
+        self.paused = self.parked = 0
+        """Timetables that stand still, for either reason or both."""
         self.queues: dict[str, QueueCounts] = {}
         self.policies: dict[RetryPolicy, RetryPolicy] = {}
         """Policies to share: most jobs have one of a few."""
@@ -203,11 +205,21 @@ class Store:
         """Have the timetable of a job moved on when its planned occurrence is due."""
         if job.timetable_moves:
             self.timetables.add(job.moves_at_ms, job)
+        else:
+            self._count_standing(job, 1)
 
     def unplan(self, job: Job) -> None:
         """Not so, since what it depends on is about to change."""
         if job.timetable_moves:
             self.timetables.discard(job.moves_at_ms, job)
+        else:
+            self._count_standing(job, -1)
+
+    def _count_standing(self, job: Job, one: int) -> None:
+        recurrence = job.recurrence
+        if recurrence is not None and not recurrence.ended:
+            self.paused += one if recurrence.paused_ms else 0
+            self.parked += one if recurrence.parked else 0
 
     def add_execution(self, job: Job, nominal_ms: int, due_ms: int, sequence: int) -> Execution:
         """Create the occurrence of `job` at `nominal_ms`, scheduled for `due_ms`."""

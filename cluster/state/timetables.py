@@ -232,6 +232,7 @@ def _pause(store: Store, job: Job, recurrence: Recurrence, reason: str) -> None:
     stand_at_present(store, job, recurrence, offset_ms)
     recurrence.paused_ms = max(store.log_time_ms, 1)
     recurrence.pause_reason = reason
+    store.plan(job)
     store.touched.append(job)
     _touch_unbegun(store, recurrence)
 
@@ -256,6 +257,7 @@ def resume_job(store: Store, operation: ResumeJob) -> Changed:
     if found.paused_ms and not operation.catch_up:
         offset_ms = jitter_offset(job.id, found.timetable.jitter_ms)
         found.skip_to_ms = max(store.log_time_ms - offset_ms, 0)
+    store.unplan(job)
     found.paused_ms = 0
     found.pause_reason = found.parked = ""
     store.plan(job)
@@ -284,6 +286,7 @@ def _park(store: Store, job_id: int, version: int, why: str) -> bool:
         return False
     store.unplan(job)
     recurrence.parked = why[: limits.MAX_REASON_CHARS] or "unknown"
+    store.plan(job)
     store.touched.append(job)
     _touch_unbegun(store, recurrence)
     return True

@@ -6,9 +6,22 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
-from timeball.client import After, Client, Every, NewJob, NonRetryable, Retry, Worker
+from timeball.client import (
+    After,
+    Client,
+    Conflict,
+    Cron,
+    Every,
+    NewJob,
+    NonRetryable,
+    NotFound,
+    PreconditionFailed,
+    Retry,
+    Worker,
+)
 from timeball.client.cli import main
 from timeball.cluster.localcluster import LocalCluster
 
@@ -128,3 +141,62 @@ async def test_a_worker_outlives_its_leader_and_nothing_is_lost(tmp_path: Path) 
         assert set(states) <= {"succeeded", "cancelled"}
         assert states["succeeded"] >= 300
         assert worker.counts["lost"] == 0
+
+
+async def test_the_life_of_a_timetable(tmp_path: Path) -> None:
+    """Submit, explain, pause, resume, update, trigger, backfill, cancel: each on any node."""
+    runs: asyncio.Queue[tuple[str, object]] = asyncio.Queue()
+
+    async def handler(context):
+        await runs.put((context.execution_id, context.payload))
+
+    # At new year, so that nothing comes due by itself while this runs.
+    yearly = Cron("0 0 1 1 *", "Europe/Berlin", start="2020-06-01T00:00:00Z", overlap="buffer_one")
+    cluster = LocalCluster.in_folder(tmp_path)
+    async with cluster, Client(cluster.urls, read_your_writes=True) as client:
+        put = await client.put_job("yearly", schedule=yearly, payload="old")
+        assert (put.status, put.version) == ("created", 1)
+        job_id = put.job_id
+        assert (await client.job_by_name("yearly")).job_id == job_id
+
+        explained = await client.explain_job(job_id, fires=2)
+        assert [fate.fate for fate in explained.past] == ["planned"]
+        assert [fire.local[4:19] for fire in explained.next] == ["-01-01T00:00:00"] * 2
+        previewed = await client.preview_schedule(yearly, count=2)
+        assert [f.nominal_at for f in previewed.fires] == [f.nominal_at for f in explained.next]
+
+        assert (await client.pause_job(job_id, reason="holiday")).status == "changed"
+        assert (await client.pause_job(job_id)).status == "unchanged"
+        explained = await client.explain_job(job_id)
+        assert explained.timetable.paused is not None
+        assert (explained.timetable.paused.reason, explained.past) == ("holiday", [])
+        assert (await client.resume_job(job_id)).status == "changed"
+        assert (await client.resume_job(job_id)).status == "unchanged"
+
+        updated = await client.update_job(job_id, payload="new", if_version=1)
+        assert (updated.status, updated.version) == ("changed", 2)
+        with pytest.raises(PreconditionFailed, match="version 2"):
+            await client.update_job(job_id, payload="late", if_version=1)
+
+        triggered = await client.trigger_job(job_id, request_id="once")
+        repeated = await client.trigger_job(job_id, request_id="once")
+        assert (triggered.status, repeated.status) == ("created", "duplicate")
+        assert repeated.execution_id == triggered.execution_id
+        past = {"start": "2021-01-01T00:00:00Z", "until": "2024-06-01T00:00:00Z"}
+        filled = await client.backfill_job(job_id, **past)
+        assert len(filled.created) == 3
+        again = await client.backfill_job(job_id, **past)
+        assert (again.created, sorted(again.existing)) == ([], sorted(filled.created))
+
+        asked = {triggered.execution_id, *filled.created}
+        async with Worker(client, "default", handler, concurrency=10), asyncio.timeout(30):
+            ran = dict([await runs.get() for _ in asked])
+        assert ran == dict.fromkeys(asked, "new")
+        origins = Counter([e.origin async for e in client.executions(job=job_id)])
+        assert origins == {"timetable": 1, "trigger": 1, "backfill": 3}
+
+        assert (await client.cancel(job_id)).status == "cancelled"
+        with pytest.raises(NotFound):
+            await client.job_by_name("yearly")
+        with pytest.raises(Conflict):
+            await client.trigger_job(job_id)

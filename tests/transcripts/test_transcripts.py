@@ -44,7 +44,7 @@ def read(path: Path) -> list[Turn]:
             continue
         mark, text = line[0], line[1:].strip()
         assert mark in "><", f"{path.name}:{number}: a line begins with > or < or #"
-        if not blocks or blocks[-1][0] != mark or re.match(r"(GET|POST|PUT|DELETE) /", text):
+        if not blocks or blocks[-1][0] != mark or re.match(r"(GET|POST|PUT|PATCH|DELETE) /", text):
             blocks.append((mark, number, []))
         blocks[-1][2].append(text)
     turns = []

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from timeball.client import errors
+from timeball.cluster.http.changes import Changes
 from timeball.cluster.http.claims import Claims
 from timeball.cluster.http.cluster_view import ClusterReports
 from timeball.cluster.http.dead import DeadLetters
 from timeball.cluster.http.executions import Executions
+from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.jobs import Jobs
+from timeball.cluster.http.occurrences import Occurrences
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -23,13 +26,16 @@ NOTHING = cast("Any", None)
 def test_the_protocol_names_every_route_and_no_other() -> None:
     nouns = (
         Jobs(NOTHING),
+        Changes(NOTHING),
+        Occurrences(NOTHING),
+        Explanations(NOTHING),
         Executions(NOTHING),
         Claims(NOTHING),
         DeadLetters(NOTHING),
         ClusterReports(NOTHING, NOTHING),
     )
     served = {f"{route.method} {route.pattern}" for noun in nouns for route in noun.routes()}
-    assert set(re.findall(r"`((?:GET|POST|DELETE) /[^`?]*)`", PROTOCOL)) == served
+    assert set(re.findall(r"`((?:GET|POST|PUT|PATCH|DELETE) /[^`?]*)`", PROTOCOL)) == served
 
 
 def test_the_protocol_names_every_problem_with_its_status() -> None:

@@ -11,6 +11,7 @@ from timeball.cluster.state.operations import (
     AdvanceTimetables,
     BackfillJob,
     CancelJobs,
+    Change,
     Cron,
     Every,
     Fate,
@@ -19,6 +20,7 @@ from timeball.cluster.state.operations import (
     ResumeJob,
     Timetable,
     TriggerJob,
+    UpdateJob,
 )
 from timeball.cluster.state.records import ExecutionState, FateKind, JobState, Origin
 from timeball.cluster.state.verdicts import (
@@ -562,6 +564,28 @@ def test_recu_09_a_timetable_that_fails_stands_still_and_says_why(log):
     assert resume(log, job) is ChangeStatus.CHANGED
     assert (record.recurrence.parked, record.recurrence.skip_to_ms) == ("", 0)
     assert advance(log, job, first_ms, [first_ms + 1])
+
+
+def test_timetables_that_stand_still_are_counted_whatever_becomes_of_them(log):
+    first, second, third = (recurring(log)[0] for _ in range(3))
+
+    def counted():
+        log.machine.load(list(log.machine.dump()))
+        return log.machine.paused_timetables, log.machine.parked_timetables
+
+    pause(log, first)
+    pause(log, second)
+    log.apply(ParkTimetables([(third, 1, "it fails")]))
+    assert counted() == (2, 1)
+    pause(log, third)
+    assert counted() == (3, 1), "one may stand still for two reasons"
+    log.apply(UpdateJob(third, 0, Change(payload=b"\x01")))
+    assert counted() == (3, 0)
+    resume(log, third)
+    log.cancel((second, 0))
+    assert counted() == (1, 0)
+    resume(log, first)
+    assert counted() == (0, 0)
 
 
 # Trigger and backfill

@@ -12,8 +12,8 @@ import pytest
 from timeball.cluster.dispatch.catchup import plan
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.changes import Changes
-from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.exchange import Request
+from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences

@@ -195,7 +195,8 @@ async def test_a_change_upon_another_version_is_not(desk, condition: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "condition", ["1", '"1', '1"', '"1" "2"', "**", '* , "1"', 'w/"1"', '"a b"', "", '"1";', '"\x7f"']
+    "condition",
+    ["1", '"1', '1"', '"1" "2"', "**", '* , "1"', 'w/"1"', '"a b"', "", '"1";', '"\x7f"'],
 )
 async def test_a_condition_that_is_none_is_refused(desk, condition: str) -> None:
     job = await desk.create(EVERY_MINUTE)

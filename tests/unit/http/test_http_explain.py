@@ -42,7 +42,8 @@ async def test_a_new_job_has_one_occurrence_that_is_planned(desk) -> None:
     assert [fire["nominal_at"][11:16] for fire in explained["next"]] == [
         "05:21", "05:22", "05:23", "05:24", "05:25",
     ]  # fmt: skip
-    assert (explained["state"], explained["version"], explained["applied_index"]) == ("active", 1, 7)
+    assert (explained["state"], explained["version"]) == ("active", 1)
+    assert explained["applied_index"] == 7
 
 
 async def test_what_ran_what_was_folded_and_what_was_asked_for_newest_first(desk, log) -> None:
@@ -139,9 +140,10 @@ async def test_excluded_times_stand_between_the_others_and_do_not_count_as_runs(
         "exclude": [{"type": "dates", "dates": ["2025-12-01"]}],
     }
     job = await desk.create(schedule)
-    told = [(fire["nominal_at"][8:10], fire["excluded"]) for fire in (await explain(desk, job))["next"]]
+    fires = (await explain(desk, job))["next"]
+    told = [(fire["nominal_at"][8:10], fire["excluded"]) for fire in fires]
     assert told[:3] == [("30", False), ("01", True), ("02", False)]
-    (why,) = (await explain(desk, job))["next"][1]["why"]
+    (why,) = fires[1]["why"]
     assert why.startswith("excluded by exclude[0]")
 
 

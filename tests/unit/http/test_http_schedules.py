@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from timeball.client import messages
 from timeball.cluster.http.schedule_views import show_timetable
 from timeball.cluster.http.schedules import read_schedule
-from timeball.client import messages
 
 DAY_MS = 86_400_000
 DEFAULTS = {
@@ -199,7 +199,8 @@ async def test_CRON_19_a_zone_that_is_not_on_the_list_is_refused_by_name(desk, z
 
 
 async def test_CRON_19_an_inverted_name_tells_its_offset(desk) -> None:
-    reply = await desk.ask("POST", "/v1/schedules/preview", {"schedule": cron("@daily", "Etc/GMT+5")})
+    body = {"schedule": cron("@daily", "Etc/GMT+5")}
+    reply = await desk.ask("POST", "/v1/schedules/preview", body)
     fire = reply.body["fires"][0]
     assert fire["local"].endswith("-05:00")
     assert "UTC-05:00" in " ".join(fire["why"])

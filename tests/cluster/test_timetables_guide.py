@@ -1,0 +1,69 @@
+"""The guide to timetables says what is so: its examples are run, in their order, as they stand."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timeball.client import Client
+from timeball.cluster.localcluster import LocalCluster
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "timetables.md"
+LIMIT_S = 120
+TOOLS = ("bash", "curl", "jq")
+
+
+async def run_python(source: str, names: dict[str, Any]) -> None:
+    """Run a block with `client` and what earlier blocks named; it may await."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    result = eval(compile(source, str(GUIDE), "exec", flags=flags), names)
+    if inspect.isawaitable(result):
+        await result
+
+
+async def run_shell(source: str, environment: dict[str, str]) -> str:
+    """Run a block; any command that fails fails the test."""
+    process = await asyncio.create_subprocess_exec(
+        "bash", "-euo", "pipefail", "-c", source,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    told, complaint = await process.communicate()
+    assert process.returncode == 0, f"{source}\n{told.decode()}\n{complaint.decode()}"
+    return told.decode()
+
+
+@pytest.mark.skipif(
+    not all(map(shutil.which, TOOLS)), reason=f"the examples need {', '.join(TOOLS)}"
+)
+async def test_the_guide_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE.read_text("utf-8"), re.M | re.S)
+    assert {kind for kind, _ in blocks} == {"python", "sh", "text"}
+    cluster = LocalCluster.in_folder(tmp_path)
+    async with asyncio.timeout(LIMIT_S), cluster, Client(cluster.urls) as client:
+        await cluster.leader()
+        names: dict[str, Any] = {"client": client}
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "TIMEBALL_URLS": ",".join(cluster.urls),
+            "NODE": cluster.urls[-1],
+        }
+        told = ""
+        for kind, source in blocks:
+            if kind == "python":
+                await run_python(source, names)
+            elif kind == "sh":
+                told = await run_shell(source, environment)
+            else:
+                assert told == source, "the output of the block before"
