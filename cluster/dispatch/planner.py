@@ -105,8 +105,8 @@ class Planner:
         for job in early:
             self._derive(job)
         self._more = bool(self._waiting) and room > 0
-        if self._waiting and not self._more and self._look_again is None:
-            self._look_again = self._timers.call_later(self._settings.retry_ms, self._wake_up)
+        if self._waiting and not self._more:
+            self._wait_for_room()
 
     def close(self) -> None:
         """End of the leadership."""
@@ -121,6 +121,10 @@ class Planner:
     def _room(self, now_ms: int) -> int:
         """How many runs of the past may be proposed beyond those that are."""
         return max(self._state.catch_up_room(now_ms) - self._reserved, 0)
+
+    def _wait_for_room(self) -> None:
+        if self._look_again is None:
+            self._look_again = self._timers.call_later(self._settings.retry_ms, self._wake_up)
 
     def _wake_up(self) -> None:
         self._look_again = None
@@ -181,7 +185,7 @@ class Planner:
                 self._park(job, f"the step to {advance.planned_ms} was refused")
             elif verdict is Moved.NO_BUDGET:
                 self._waiting[job] = None
-                self._wake()
+                self._wait_for_room()
             else:
                 self._derive(job)
 

@@ -31,7 +31,9 @@ class ReadyWork:
             if job.partition_key:
                 partition = partition_of(job.partition_key, partitions)
             else:
-                partition = partition_of_numbers(job.id, execution.nominal_ms, partitions)
+                # The occurrences of a timetable keep their order.
+                number = execution.nominal_ms if job.recurrence is None else 0
+                partition = partition_of_numbers(job.id, number, partitions)
             queue.push(
                 execution,
                 partition=partition,
