@@ -20,6 +20,10 @@ from sim_injector import Injector
 from sim_loop import SimLoop, Spinning
 from sim_net import Network
 from sim_node import EPOCH_MS, Place, settings_for
+from sim_states import complaints
+from sim_timekeeper import Closing, Timekeeper
+from sim_timetable_events import QUEUE
+from sim_timetables import judge_timetables
 
 from timeball.bench.history import AnyEvent, FinalAnswers
 from timeball.client import messages
@@ -79,7 +83,7 @@ class Simulation:
         )
         self._workers: dict[str, Worker] = {}
         self._worker_number = 0
-        self._submitters: list[Submitter] = []
+        self._submitters: list[Submitter | Timekeeper] = []
         self._injector = Injector(self, self._chance())
         self._auditor: Client
 
@@ -135,6 +139,11 @@ class Simulation:
                 Submitter(self._around, f"c{number + 1}", self._chance(), pause_s)
             )
         self._auditor = Client(self._around, "auditor", self._chance())
+        if plan.timekeepers:
+            self._start_worker((QUEUE,))
+        for number in range(plan.timekeepers):
+            keeper = Timekeeper(self._around, f"t{number + 1}", self._chance(), number + 1)
+            self._submitters.append(keeper)
         self._auditor.process.start(self._audit())
         try:
             ends_s = self.plan.length_ms / 1000 + SETTLE_S + 60
@@ -173,13 +182,24 @@ class Simulation:
         self._injector.heal()
         if not self._workers:
             self._start_worker()
+        if self.plan.timekeepers:
+            await self._all_ended()
+            self._ledger.violations += await Closing(self._auditor).close()
         at_rest = await self._rest()
         final = await self._final_answers() if at_rest else None
         if final is None:
             self._ledger.violated(f"stuck: {self._standing()}")
         else:
             self._ledger.violations += judge(self._events, final)
+            self._ledger.violations += judge_timetables(
+                self._events, final, skewed=self._skewed
+            )
         self.done = True
+
+    async def _all_ended(self) -> None:
+        """Wait until nobody asks for more; each of them has an end to its patience."""
+        while not all(submitter.ended for submitter in self._submitters):
+            await asyncio.sleep(0.5)
 
     async def _rest(self) -> bool:
         """Wait until nobody asks for more, nothing is scheduled or leased, and all nodes agree."""
@@ -299,13 +319,13 @@ class Simulation:
         place.skew_ms = max(-MOST_SKEW_MS, min(MOST_SKEW_MS, skew_ms))
 
     def client_names(self) -> list[str]:
-        return [*self._workers, *(f"c{n + 1}" for n in range(self.plan.submitters))]
+        return [*self._workers, *(submitter.name for submitter in self._submitters)]
 
-    def _start_worker(self) -> None:
+    def _start_worker(self, queues: tuple[str, ...] = ("even", "odd")) -> None:
         self._worker_number += 1
         name = f"w{self._worker_number}"
         mischief = self._rng.choice([0.0, 0.2, 0.6])
-        self._workers[name] = Worker(self._around, name, self._chance(), mischief)
+        self._workers[name] = Worker(self._around, name, self._chance(), mischief, queues)
 
     def crash_worker(self) -> None:
         """One worker is killed, and another takes its place."""
@@ -313,7 +333,7 @@ class Simulation:
         worker = self._workers.pop(name)
         worker.process.kill()
         self.web.client_died(worker.process)
-        self._start_worker()
+        self._start_worker(worker.queues)
 
     # --- evidence ------------------------------------------------------------------------------
 
@@ -343,10 +363,15 @@ class _Witness(Observer):
 
     def on_applied(self, index: int, term: int, entry: bytes, applied: Applied) -> None:
         digest = self._place.node.state.digest() if index % DIGEST_EVERY == 0 else None
-        self._place.process.call_now(self._applied, index, term, entry, digest)
+        told = list(complaints(self._place.node.state, applied.touched))
+        self._place.process.call_now(self._applied, index, term, entry, digest, told)
 
-    def _applied(self, index: int, term: int, entry: bytes, digest: str | None) -> None:
+    def _applied(
+        self, index: int, term: int, entry: bytes, digest: str | None, told: list[str]
+    ) -> None:
         run, name = self._run, self._place.name
+        for complaint in told:
+            run._ledger.violated(f"{complaint}, at {index} on {name}")
         run._ledger.applied(name, self._life, index, term, entry)
         run.log("applied", name, index, term, len(entry))
         if digest is not None:
