@@ -427,7 +427,7 @@ async def test_a_one_shot_job_has_no_timetable(desk) -> None:
         ("trigger", {"payload": 1}, "payload"),
         ("backfill", {"start": 0}, "until"),
         ("backfill", {"start": 5, "until": 4}, "until"),
-        ("backfill", {"start": 0, "until": "2999-01-01T00:00:00Z"}, "until"),
+        ("backfill", {"start": PAST, "until": "2025-11-30T05:20:00.001Z"}, "until"),
         ("backfill", {"start": -1, "until": 4}, "start"),
         ("backfill", {"start": "x\0", "until": 4}, "start"),
     ],
