@@ -286,7 +286,7 @@ WRONG: list[tuple[Any, str]] = [
     ({**EVERY, "jitter_ms": 86_400_001}, "schedule.jitter_ms"),
     ({**EVERY, "catch_up": "two"}, "schedule.catch_up"),
     ({**EVERY, "catch_up_window_ms": 0}, "schedule.catch_up_window_ms"),
-    ({**EVERY, "catch_up_window_ms": 100 * 366 * DAY_MS}, "schedule.catch_up_window_ms"),
+    ({**EVERY, "catch_up_window_ms": 100 * 366 * DAY_MS + 1}, "schedule.catch_up_window_ms"),
     ({**EVERY, "catch_up_limit": 10_001}, "schedule.catch_up_limit"),
     ({**EVERY, "overlap": "maybe"}, "schedule.overlap"),
     ({**EVERY, "pause_on_failure": 1}, "schedule.pause_on_failure"),
