@@ -507,6 +507,48 @@ async def test_a_turn_of_the_loop_plans_a_bounded_number_of_timetables(world):
     assert [len(op.items) for op in steps] == [10, 10, 10, 5]
 
 
+async def test_a_turn_of_the_loop_plans_few_timetables_that_cost_much(world):
+    """Sixteen rules count for sixteen; one that is dear goes alone."""
+    await world.lead(2, plans_per_turn=40)
+    at_ms = world.wall_ms() + 500
+    rule = Timetable(tuple(Every(HOUR, at_ms + n) for n in range(16)))
+    await world.create(*(NewJob("q", b"", first_ms=at_ms, timetable=rule) for _ in range(5)))
+    await world.pass_ms(500)
+    steps = [op for entry in world.commit.entries for op in entry if type(op) is AdvanceTimetables]
+    assert [len(op.items) for op in steps[:3]] == [2, 2, 1]
+    await away(world, HOUR // 2, 0)
+    before = len(world.commit.entries)
+    await world.lose_leadership()
+    await world.lead(3, plans_per_turn=40)
+    steps = [
+        len(op.items)
+        for entry in world.commit.entries[before:]
+        for op in entry
+        if type(op) is AdvanceTimetables
+    ]
+    assert steps == [] or max(steps) == 1
+
+
+async def test_a_long_gap_of_many_rules_is_dealt_with_in_bounded_steps(world):
+    start_ms = world.wall_ms()
+    rules_ = tuple(Every(2_000, start_ms + n * 500) for n in range(4))
+    jobs = [
+        await recurring(world, Timetable(rules_, catch_up=rule, catch_up_limit=50))
+        for rule in ("none", "one", "all")
+    ]
+    await world.pass_ms(100)
+    await away(world, 2 * HOUR, 1_000)
+    missed = 2 * HOUR // 500
+    for job, runs in zip(jobs, (0, 1, 50), strict=True):
+        assert sum(told(job)) == (world.now_ms - start_ms) // 500 + 1
+        late = [at for at in due(world, job) if at <= start_ms + 100 + 2 * HOUR]
+        assert len(late) == runs
+        assert late == [start_ms + n * 500 for n in range(missed - runs + 1, missed + 1)]
+    folded = [item for item in advances(world) if item.fates and not item.nominals]
+    assert len(folded) >= 3 * (missed // 1_000 - 1)
+    assert max(fate.count for item in folded for fate in item.fates) <= 1_000
+
+
 async def test_far_timetables_wait_in_their_buckets(world):
     job = await recurring(world, every(HOUR, world.wall_ms()))
     await world.pass_ms(MINUTE)
