@@ -275,3 +275,15 @@ async def test_an_occurrence_that_waits_for_catch_up_is_not_stuck_when_the_clock
     assert duty._undecided == {}
     (grant,) = await world.claim(n=10)
     assert grant.execution.nominal_ms == nominal_ms
+
+
+async def test_recu_08_what_waits_is_not_ready(world):
+    await minutely(world, "buffer_one")
+    await world.pass_ms(MINUTE)
+    (first,) = await world.claim(lease_ms=200_000)
+    await world.pass_ms(MINUTE)
+    assert world.dispatcher.ready_depth("q") == 0
+    await change_leader(world)
+    assert world.dispatcher.ready_depth("q") == 0
+    await world.succeed(first)
+    assert world.dispatcher.ready_depth("q") == 1
