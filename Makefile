@@ -9,7 +9,7 @@ export PYTHONSAFEPATH := 1
 SEEDS ?= 200
 FIRST ?= 0
 
-.PHONY: demo chaos simulate mutants test check lint types layers format clean
+.PHONY: demo chaos timetables simulate mutants test check lint types layers format clean
 
 demo: $(STAMP)
 	$(BIN)/timeball demo
@@ -18,6 +18,11 @@ demo: $(STAMP)
 MINUTES ?= 3
 chaos: $(STAMP)
 	$(BIN)/timeball bench chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# Timetables whose leader is struck at their very instants; 10 minutes unless MINUTES is given.
+timetables: MINUTES = 10
+timetables: $(STAMP)
+	$(BIN)/timeball bench timetables --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -17,6 +17,7 @@ from timeball.bench.console import leaves, telling, until_signalled
 from timeball.bench.demo import Outcome, run_demo
 from timeball.bench.load.commands import bench
 from timeball.bench.report import render
+from timeball.bench.timetables.commands import timetables
 from timeball.bench.watching import NotSeen
 from timeball.client.errors import TimeballError
 from timeball.cluster.localcluster import NodeFailed
@@ -24,6 +25,7 @@ from timeball.cluster.localcluster import NodeFailed
 __all__ = ["bench", "demo"]
 
 bench.add_command(chaos)
+bench.add_command(timetables)
 
 LIMIT_S = 60.0
 """A demo that takes longer is stopped: its machine is too slow, or something hangs."""

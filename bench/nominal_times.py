@@ -2,7 +2,9 @@
 
 A checker must not ask the code under test what should have happened: an interval is
 arithmetic, and a cron expression is tried against every single second. Only what the
-demo and the fault tests use is understood: UTC, and no restriction of days or months.
+demo and the fault tests use is understood: no restriction of days or months, and UTC but for
+expressions of every hour and minute, to which the zone does not matter: clocks everywhere differ
+from UTC by whole minutes.
 """
 
 from __future__ import annotations
@@ -61,7 +63,12 @@ def _cron(schedule: Cron, after_ms: int, until_ms: int) -> Iterator[int]:
     fields = schedule.expression.split()
     if len(fields) == 5:
         fields = ["0", *fields]
-    if len(fields) != 6 or fields[3:] != ["*", "*", "*"] or schedule.time_zone != "UTC":
+    anywhere = fields[1:3] == ["*", "*"]
+    if (
+        len(fields) != 6
+        or fields[3:] != ["*", "*", "*"]
+        or not (anywhere or schedule.time_zone == "UTC")
+    ):
         raise NotEnumerable(f"cron {schedule.expression!r} in {schedule.time_zone}")
     seconds, minutes, hours = (
         _values(text, limit) for text, limit in zip(fields, (60, 60, 24), strict=False)

@@ -14,12 +14,15 @@ import click
 import msgspec
 from rich.console import Console
 
+from timeball.bench.chaos.mixture import MixtureTrial
 from timeball.bench.chaos.plan import KINDS, schedule
 from timeball.bench.chaos.report import render, summarise
-from timeball.bench.chaos.storm import ROUND_S, Round, Storm
+from timeball.bench.chaos.storm import Round, Storm
 from timeball.bench.console import telling, until_signalled
 from timeball.cluster.localcluster import NodeFailed
 
+ROUND_S = 180.0
+"""The longest round: a long run is several, so that what is recorded and compared stays bounded."""
 EXIT_BROKEN = 1
 EXIT_INTERRUPTED = 130
 WIDTH = 140
@@ -124,8 +127,8 @@ async def _rounds(
             folder.mkdir()
             length = min(left, ROUND_S)
             tell(f"round {number}: {length:g} s of faults")
-            storm = Storm(folder, random.Random(rng.random()), rate, tell)
-            rounds.append(await storm.blow(number, faults, length))
+            trial = MixtureTrial(random.Random(rng.random()), rate, faults, length)
+            rounds.append(await Storm(folder, trial, tell).blow(number))
             if keep is None and not rounds[-1].violations:
                 await asyncio.to_thread(shutil.rmtree, folder)
             left -= length

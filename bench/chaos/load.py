@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -201,6 +203,18 @@ async def sidecar(client: RecordingClient, name: str, stop: asyncio.Event) -> No
                 await client.complete(done)
         except TimeballError:  # its node is gone, or knows no leader
             await asyncio.sleep(SIDECAR_REST_S)
+
+
+async def sidecars(
+    urls: Mapping[str, str], recorder: Recorder, stop: asyncio.Event, stack: AsyncExitStack
+) -> list[Coroutine[Any, Any, None]]:
+    """One at every node, by name, each to run as a task of its own; `stack` closes its client."""
+    parts = []
+    for name, url in urls.items():
+        client = RecordingClient([url], recorder, timeout_ms=SIDECAR_TIMEOUT_MS)
+        await stack.enter_async_context(client)
+        parts.append(sidecar(client, f"sidecar-{name}", stop))
+    return parts
 
 
 class Crew:

@@ -1,8 +1,9 @@
 """The nemesis: carries out one fault after another, and waits for the cluster to come round.
 
-Each fault strikes, stands for a while, and is healed; then every node must become ready and one
-must lead and serve, or the fault is never overcome, which a checker finds. Everything that is
-done is recorded, each event right after the deed.
+Each fault strikes, stands for a while, and is healed; once nothing is broken any more, every node
+must become ready and one must lead and serve, or the fault is never overcome, which a checker
+finds. Faults that have an instant of their own strike then, though another may still stand.
+Everything that is done is recorded, each event right after the deed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ from timeball.bench.history import (
 from timeball.bench.watching import Nodes
 from timeball.cluster.localcluster import NodeFailed
 
+LOOK_S = 0.7
+"""How long before a fault's instant it is asked who leads: longer than a silent node is waited for.
+"""
+LATE_MS = 20
+"""A fault that would miss its instant by more is left out."""
 OVERCOME_S = 30.0
 """How long after its healing a fault may be felt before it counts as never overcome."""
 SLOW = Rule(delay_ms=20, jitter_ms=40)
@@ -54,19 +60,54 @@ class Nemesis:
         self._nodes = nodes
         self._recorder = recorder
         self._tell = tell
-        self._number = 0
+        self._standing = 0
+        """How many faults stand."""
+        self._recovering = 0
+        """How many are healed, and not overcome though nothing is broken any more."""
+        self._whole = asyncio.Event()
+        """Set while no fault stands."""
 
     async def rage(self, faults: Iterator[Fault], until_s: float) -> None:
         """Carry out faults until the loop's clock says `until_s`; raises NotOvercome."""
         clock = asyncio.get_running_loop().time
         while clock() < until_s:
             fault = next(faults)
-            self._number += 1
-            await self._inflict(fault)
+            await self._inflict(fault, (await self._nodes.leader()).node)
             await asyncio.sleep(fault.rest_s)
 
-    async def _inflict(self, fault: Fault) -> None:
-        leader = (await self._nodes.leader()).node
+    async def strike(self, faults: Iterable[tuple[int, Fault]]) -> None:
+        """Carry out each fault at its instant (epoch ms of the wall clock), overcome or not.
+
+        Left out is what would strike a cluster that has yet to come round though nothing is
+        broken, for then nobody could tell which fault it did not overcome. Returns when all are
+        overcome; raises NotOvercome.
+        """
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            for at_ms, fault in faults:
+                await self._until(at_ms - round(LOOK_S * 1000))
+                for task in [task for task in tasks if task.done()]:
+                    tasks.discard(task)
+                    task.result()
+                leader = None if self._recovering else (await self._nodes.leader()).node
+                await self._until(at_ms)
+                late = self._recorder.clock_us() // 1000 > at_ms + LATE_MS
+                if leader is None or self._recovering or late:
+                    self._tell(f"{fault.kind} is left out: the cluster has yet to come round")
+                    continue
+                tasks.add(asyncio.create_task(self._inflict(fault, leader)))
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _until(self, at_ms: int) -> None:
+        """Sleep until the recorder's clock shows an instant."""
+        while (left_us := at_ms * 1000 - self._recorder.clock_us()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(left_us / 1e6)
+
+    async def _inflict(self, fault: Fault, leader: str) -> None:
         followers = sorted(set(self._cluster.names) - {leader})
         chosen = followers[fault.pick % 2]
         names = self._cluster.names
@@ -114,14 +155,14 @@ class Nemesis:
         await asyncio.sleep(fault.hold_s)
         for name in targets:
             await self._start(name)
-        await self._healed()
+        await self._healed(fault)
 
     async def _pause(self, fault: Fault, leader: str, target: str) -> None:
         self._signal(target, "stop", leader)
         self._struck(fault, [target], leader)
         await asyncio.sleep(fault.hold_s)
         self._signal(target, "continue", leader)
-        await self._healed()
+        await self._healed(fault)
 
     async def _stop(self, fault: Fault, leader: str, targets: list[str]) -> None:
         """Ask one node after another to end, and start it anew."""
@@ -134,7 +175,7 @@ class Nemesis:
             await self._start(name)
             if place + 1 < len(targets):
                 await self._overcome(f"{name} restarted")
-        await self._healed()
+        await self._healed(fault)
 
     def _signal(self, name: str, what: Signal, leader: str) -> None:
         self._cluster.signal(name, _NUMBERS[what])
@@ -168,14 +209,16 @@ class Nemesis:
         self._struck(fault, targets, leader)
         await asyncio.sleep(fault.hold_s)
         self._cluster.links.clear()
-        await self._healed()
+        await self._healed(fault)
 
     # --- coming round --------------------------------------------------------------------------
 
     def _struck(self, fault: Fault, targets: list[str], leader: str) -> None:
+        self._standing += 1
+        self._whole.clear()
         event = FaultStruck(
             **self._recorder.stamp(),
-            number=self._number,
+            number=fault.number,
             kind=fault.kind,
             targets=targets,
             leader=leader,
@@ -183,10 +226,16 @@ class Nemesis:
         self._recorder.record(event)
         self._tell(f"{fault.kind} {', '.join(targets)} for {fault.hold_s:g} s ({leader} led)")
 
-    async def _healed(self) -> None:
-        self._recorder.record(FaultHealed(**self._recorder.stamp(), number=self._number))
+    async def _healed(self, fault: Fault) -> None:
+        self._recorder.record(FaultHealed(**self._recorder.stamp(), number=fault.number))
+        self._standing -= 1
+        if not self._standing:
+            self._whole.set()
+        await self._whole.wait()
+        self._recovering += 1
         await self._overcome("healed")
-        self._recorder.record(FaultOvercome(**self._recorder.stamp(), number=self._number))
+        self._recovering -= 1
+        self._recorder.record(FaultOvercome(**self._recorder.stamp(), number=fault.number))
 
     async def _overcome(self, since: str) -> None:
         try:

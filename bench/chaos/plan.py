@@ -7,6 +7,7 @@ lengths and the choice among candidates; who leads when a fault strikes is up to
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Collection, Iterator
 from typing import Literal
@@ -68,6 +69,8 @@ KINDS: dict[str, Kind] = {
 class Fault(msgspec.Struct, frozen=True):
     """One fault to come: `pick` chooses among candidates, `hold_s` is how long it stands."""
 
+    number: int
+    """Counts the faults of a run from 1."""
     kind: str
     hold_s: float
     rest_s: float
@@ -80,11 +83,13 @@ def schedule(seed: int, kinds: Collection[str] = KINDS.keys()) -> Iterator[Fault
     deck = [name for name in KINDS if name in kinds for _ in range(KINDS[name].weight)]
     for name in kinds:
         KINDS[name]
+    numbers = itertools.count(1)
     while deck:
         rng.shuffle(deck)
         for name in deck:
             kind = KINDS[name]
             yield Fault(
+                number=next(numbers),
                 kind=name,
                 hold_s=round(rng.uniform(kind.shortest_s, kind.longest_s), 2),
                 rest_s=round(rng.uniform(*REST_S), 2),

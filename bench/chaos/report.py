@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from rich import box
@@ -99,7 +99,7 @@ def _by_kind(found: Sequence[Gap]) -> dict[str, list[Gap]]:
 def render(report: Report, rounds: Sequence[Round], console: Console) -> None:
     """Print the report; the number of violations is its last line."""
     console.print(_faults_table([gap for each in rounds for gap in each.gaps]))
-    console.print(_rules_table(report))
+    console.print(rules_table(report.examined, report.broken))
     counts = report.counts
     console.print(
         f"{report.seconds:g} s in {report.rounds} rounds, seed {report.seed}:"
@@ -145,13 +145,13 @@ def _faults_table(found: Sequence[Gap]) -> Table:
     return table
 
 
-def _rules_table(report: Report) -> Table:
+def rules_table(examined: Mapping[str, int], broken: Mapping[str, int]) -> Table:
+    """What each checker looked at, and how often its rule was broken."""
     table = Table(title="What was checked", box=box.SIMPLE, title_justify="left")
     table.add_column("rule")
     table.add_column("examined", justify="right")
     table.add_column("violations", justify="right")
-    for rule, examined in report.examined.items():
-        broken = report.broken[rule]
-        style = "bold red" if broken else None
-        table.add_row(rule, str(examined), str(broken), style=style)
+    for rule, seen in examined.items():
+        style = "bold red" if broken[rule] else None
+        table.add_row(rule, str(seen), str(broken[rule]), style=style)
     return table

@@ -1,27 +1,24 @@
 """One round of chaos: a fresh cluster, load, faults, quiet, and the checkers' judgement.
 
-A long run is several rounds, so that what is recorded and compared stays bounded; the schedule
-of faults goes on from one to the next.
+What the load is, what strikes it and what must hold is the round's trial.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
-from timeball.bench.chaos import load
 from timeball.bench.chaos.gaps import Gap, gaps
 from timeball.bench.chaos.nemesis import Nemesis, NotOvercome
-from timeball.bench.chaos.plan import Fault
 from timeball.bench.chaos.proxied import ProxiedCluster
 from timeball.bench.chaos.rules import check_conduct
-from timeball.bench.checkers import Finding, Violation, check
+from timeball.bench.checkers import Finding, Violation
 from timeball.bench.evidence import Run
 from timeball.bench.history import (
     FinalAnswers,
@@ -33,8 +30,6 @@ from timeball.bench.history import (
 from timeball.bench.recording import RecordingClient
 from timeball.bench.watching import Nodes, NotSeen, asking, final_answers
 
-ROUND_S = 180.0
-"""The longest round."""
 IDLE_S = 60.0
 """How long the last executions may take once nothing is broken any more."""
 AGREE_S = 10.0
@@ -66,23 +61,50 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         return [v for finding in self.findings.values() for v in finding.violations]
 
 
+class Load(Protocol):
+    """Who uses the cluster during a round. Everything that they see is recorded."""
+
+    @property
+    def histories(self) -> list[Path]:
+        """What its processes wrote, beside what they record with the round's own recorder."""
+
+    async def start(self) -> None:
+        """Have everybody at work before the first fault; raises NotSeen."""
+
+    async def parts(
+        self, stop: asyncio.Event, stack: AsyncExitStack
+    ) -> list[Coroutine[Any, Any, None]]:
+        """What runs until `stop`, and then ends in order; `stack` closes what they hold."""
+
+    async def end(self) -> None:
+        """End every process; safe to repeat."""
+
+
+class Trial(Protocol):
+    """What a round is made of: its load, what strikes meanwhile, and what must hold of it."""
+
+    def load(self, cluster: ProxiedCluster, folder: Path, recorder: Recorder) -> Load:
+        """Who uses the cluster."""
+
+    async def strike(self, nemesis: Nemesis) -> None:
+        """Have the nemesis do its deeds for as long as the round lasts; raises NotOvercome."""
+
+    def judge(self, run: Run) -> dict[str, Finding]:
+        """Check what everybody saw and what the cluster says in the end; findings by rule."""
+
+
 class Storm:
     """A round under way."""
 
-    def __init__(
-        self,
-        folder: Path,
-        rng: random.Random,
-        rate: float,
-        tell: Callable[[str], None],
-    ) -> None:
+    def __init__(self, folder: Path, trial: Trial, tell: Callable[[str], None]) -> None:
         self._folder = folder
-        self._rng = rng
-        self._rate = rate
+        self._trial = trial
         self._tell = tell
         self._history = folder / f"{CLIENT}.history.jsonl"
+        self.run: Run | None = None
+        """What was seen, once the round is over, for who measures more than its rules do."""
 
-    async def blow(self, number: int, faults: Iterator[Fault], seconds: float) -> Round:
+    async def blow(self, number: int) -> Round:
         """Run the round; no process outlives it. Raises what processes raise that can't start."""
         began = wall_clock_us()
         stuck: str | None = None
@@ -94,64 +116,26 @@ class Storm:
             urls = {name: cluster.url(name) for name in cluster.names}
             nodes = await stack.enter_async_context(asking(urls, recorder))
             client = await stack.enter_async_context(RecordingClient(cluster.urls, recorder))
-            crew = load.Crew(cluster.client_urls, self._folder, recorder, self._child())
-            stack.push_async_callback(crew.end)
+            load = self._trial.load(cluster, self._folder, recorder)
+            stack.push_async_callback(load.end)
             nemesis = Nemesis(cluster, nodes, recorder, self._tell)
             try:
-                await crew.start()
-                await self._rage(nemesis, faults, seconds, cluster, crew, recorder)
+                await load.start()
+                await self._rage(nemesis, load)
                 await self._settle(nodes)
-                await crew.end()
+                await load.end()
                 final = await final_answers(client, nodes, len(urls), recorder.clock_us(), AGREE_S)
             except (NotOvercome, NotSeen) as error:
                 stuck = str(error)
-        return self._judge(number, crew.histories, final, stuck, wall_clock_us() - began)
+        return self._judge(number, load.histories, final, stuck, wall_clock_us() - began)
 
-    def _child(self) -> random.Random:
-        return random.Random(self._rng.random())
-
-    async def _rage(
-        self,
-        nemesis: Nemesis,
-        faults: Iterator[Fault],
-        seconds: float,
-        cluster: ProxiedCluster,
-        crew: load.Crew,
-        recorder: Recorder,
-    ) -> None:
+    async def _rage(self, nemesis: Nemesis, load: Load) -> None:
         """Let the nemesis rage over the load; the load ends in order afterwards."""
         stop = asyncio.Event()
-        remembered: deque[str] = deque(maxlen=load.REMEMBERED)
-        urls = cluster.client_urls
-        by_name = dict(zip(cluster.names, urls, strict=True))
-        async with AsyncExitStack() as clients:
-            loads = [crew.suffer(stop)]
-            for place in range(load.SUBMITTERS):
-                client = RecordingClient(
-                    urls[place % 3 :] + urls[: place % 3],
-                    recorder,
-                    timeout_ms=load.TIMEOUT_MS,
-                    attempt_timeout_ms=1_000,
-                    name=f"{CLIENT}-{place}",
-                )
-                await clients.enter_async_context(client)
-                rate = self._rate / load.SUBMITTERS
-                loads.append(load.Submitter(client, self._child(), rate, remembered).run(stop))
-            for place in range(load.ZOMBIES):
-                client = RecordingClient(urls, recorder, timeout_ms=load.TIMEOUT_MS)
-                await clients.enter_async_context(client)
-                loads.append(load.zombie(client, f"zombie-{place}", self._child(), stop))
-            for name, url in by_name.items():
-                client = RecordingClient([url], recorder, timeout_ms=load.SIDECAR_TIMEOUT_MS)
-                await clients.enter_async_context(client)
-                loads.append(load.sidecar(client, f"sidecar-{name}", stop))
-            for _ in range(load.READERS):
-                reading = load.read_statuses(by_name, recorder, self._child(), remembered, stop)
-                loads.append(reading)
-            tasks = [asyncio.create_task(one) for one in loads]
+        async with AsyncExitStack() as stack:
+            tasks = [asyncio.create_task(part) for part in await load.parts(stop, stack)]
             try:
-                until_s = asyncio.get_running_loop().time() + seconds
-                raging = asyncio.create_task(nemesis.rage(faults, until_s))
+                raging = asyncio.create_task(self._trial.strike(nemesis))
                 tasks.append(raging)
                 # A load that ends before it is told to has failed: no use in going on.
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -194,11 +178,11 @@ class Storm:
             for line in path.read_text("utf-8", "replace").splitlines()
             if any(mark in line for mark in COMPLAINTS)
         ]
-        run = Run(events, final)
-        findings = check_conduct(run)
+        run = self.run = Run(events, final)
         if stuck is None:
-            findings = check(run) | findings
-        else:
+            findings = self._trial.judge(run)
+        else:  # what the cluster would say in the end is not known: its conduct alone is judged
+            findings = check_conduct(run)
             stuck_there = Violation("overcome", "run", stuck)
             known = findings["overcome"]
             findings["overcome"] = Finding(

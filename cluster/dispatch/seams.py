@@ -74,9 +74,7 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Timetables planned in one turn, of those with one rule, at some thirty microseconds each;
     others count for more (see `catchup.weight`)."""
     longest_wait_ms: int = 1_000
-    """No wait is longer, so that a step of the wall clock is noticed."""
-    clock_step_ms: int = 500
-    """A wall clock that leaves the monotonic one by more between two looks has stepped."""
+    """No wait is longer, so that what a step of the wall clock makes due is noticed."""
     partitions: int = 16
     """Of each ready queue."""
     max_waiting_claims: int = 10_000
@@ -144,6 +142,3 @@ class Instruments:
 
     def proposal_failed(self, kind: str, items: int) -> None:
         """An operation of the leader's own failed; it will be proposed again if need be."""
-
-    def clock_stepped(self, step_ms: int) -> None:
-        """The wall clock stepped against the monotonic one (negative: back)."""

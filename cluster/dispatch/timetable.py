@@ -39,7 +39,7 @@ MOST_LOOKS: Final = 4_000
 """From one time to the next: times read, exclusions asked, and rules started (four each)."""
 
 HORIZON_MS: Final = cron.HORIZON_YEARS * 366 * 86_400_000
-"""From one time to the next, no exclusions leave out more."""
+"""Exclusions that cover all times for longer are taken to cover all."""
 
 _FOREVER_MS: Final = 1 << 62
 _START_LOOKS: Final = 4
@@ -103,7 +103,7 @@ def last_times(timetable: Timetable, after_ms: int, to_ms: int, count: int) -> l
         times = walk(timetable, middle_ms, to_ms, count)
         if len(times) == count:
             found = times
-            low_ms = times[0] - 1 if times[0] - 1 > middle_ms else middle_ms
+            low_ms = max(middle_ms, times[0] - 1)
         else:
             high_ms = middle_ms
     return found
@@ -147,7 +147,8 @@ def _times(timetable: Timetable, after_ms: int, to_ms: int) -> Iterator[int]:
     exclusions = _Exclusions(timetable.exclusions)
     covered, until_ms = False, after_ms
     looks = read_on = 0
-    latest_ms = left_ms = after_ms
+    latest_ms = after_ms
+    first_covered_ms: int | None = None
     while True:
         for at_ms in union_times(timetable.rules, after_ms):
             if at_ms <= latest_ms:
@@ -160,12 +161,14 @@ def _times(timetable: Timetable, after_ms: int, to_ms: int) -> Iterator[int]:
             latest_ms = at_ms
             if not covered:
                 yield at_ms
-                left_ms = at_ms
+                first_covered_ms = None
                 looks = read_on = 0
                 continue
+            if first_covered_ms is None:
+                first_covered_ms = at_ms
             looks += 1
             read_on += 1
-            if looks > MOST_LOOKS or at_ms - left_ms > HORIZON_MS:
+            if looks > MOST_LOOKS or at_ms - first_covered_ms > HORIZON_MS:
                 raise TimetableError("exclusions", _TOO_MUCH)
             if read_on > _READ_ON:
                 break

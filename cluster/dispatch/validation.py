@@ -11,9 +11,9 @@ from timeball.cluster.state.operations import OVERLAPS, Timetable
 
 MOST_RULES: Final = 16
 MOST_EXCLUSIONS: Final = 16
-MOST_RUNS: Final = 1_000_000_000_000
+MOST_RUNS: Final = 1_000_000_000
 LONGEST_JITTER_MS: Final = 86_400_000
-LONGEST_CATCH_UP_WINDOW_MS: Final = 10 * 366 * 86_400_000
+LONGEST_CATCH_UP_WINDOW_MS: Final = 100 * 366 * 86_400_000
 MOST_CAUGHT_UP: Final = 10_000
 LAST_UNTIL_MS: Final = 253_402_300_799_999
 """The end of the year 9999: the latest instant that may be written."""

@@ -69,7 +69,7 @@ RULES = (
         "search-looks-through-all-time",
         "A search among exclusions ends within the horizon of cron expressions.",
         f"{TIMETABLE}::_times",
-        "at_ms - left_ms > HORIZON_MS",
+        "at_ms - first_covered_ms > HORIZON_MS",
         "False",
         ["test_exclusions_that_leave_nothing_end_the_search_in_bounded_looks"],
     ),

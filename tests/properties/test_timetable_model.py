@@ -38,7 +38,7 @@ from timeball.cluster.dispatch.timetable import (
 )
 from timeball.cluster.state.operations import At, Cron, Dates, Every, Timetable, Window
 
-TRIALS = int(os.environ.get("TIMETABLE_TRIALS", "1"))
+PARTS = 4 * int(os.environ.get("TIMETABLE_TRIALS", "1"))
 MINUTE_S, HOUR_S = 60, 3600
 
 # Spring and autumn of both hemispheres, half hours and two hours, changes at midnight and one
@@ -176,13 +176,13 @@ def check(timetable: Timetable, expected_s: list[int], start_ms: int, end_ms: in
         assert last_times(timetable, start_ms, end_ms, count) == expected[-count:], told
 
 
-@pytest.mark.parametrize("part", range(TRIALS))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_cron_04_minutes_around_changes_are_those_of_the_walls(part: int) -> None:
-    """4,600 triples of expression, zone and start in each part."""
+    """1,100 triples of expression, zone and start in each part, 4,600 in all by default."""
     chance = random.Random(f"minutes {part}")
     author = Author(chance)
     triples = 0
-    for zone in ZONES:
+    for zone in ZONES[part % 4 :: 4]:
         for change in [a_change(chance, zone) for _ in range(2)]:
             shown = Clocks(zone, change - 30 * HOUR_S, change + 30 * HOUR_S, MINUTE_S)
             for _ in range(5):
@@ -193,14 +193,14 @@ def test_cron_04_minutes_around_changes_are_those_of_the_walls(part: int) -> Non
                     start = max(start, (change - 26 * HOUR_S) * 1000)
                     check(Timetable((rule,)), wanted, start, shown.instants[-1] * 1000)
                     triples += 1
-    assert triples >= 4_500
+    assert triples >= 1_100
 
 
-@pytest.mark.parametrize("part", range(TRIALS))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_cron_05_seconds_around_changes_are_those_of_the_walls(part: int) -> None:
     chance = random.Random(f"seconds {part}")
     author = Author(chance)
-    for zone in chance.sample(ZONES, 24):
+    for zone in chance.sample(ZONES, 6):
         change = a_change(chance, zone)
         shown = Clocks(zone, change - 7 * HOUR_S, change + 4 * HOUR_S, 1)
         for _ in range(3):
@@ -277,13 +277,13 @@ def ranges(days: set[datetime.date]) -> tuple[tuple[int, int], ...]:
 
 
 @pytest.mark.parametrize("step_s", [MINUTE_S, 1])
-@pytest.mark.parametrize("part", range(TRIALS))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_unions_less_exclusions_are_those_of_the_walls(part: int, step_s: int) -> None:
     chance = random.Random(f"unions {part} {step_s}")
     author = Author(chance)
     reach_s = 30 * HOUR_S if step_s > 1 else 4 * HOUR_S
     gave_up = tried = 0
-    for _ in range(80 if step_s > 1 else 16):
+    for _ in range(20 if step_s > 1 else 4):
         zone, *others = chance.sample(ZONES, 3)
         zones = [zone, zone, *others]
         change = a_change(chance, zone)
@@ -310,7 +310,7 @@ def test_unions_less_exclusions_are_those_of_the_walls(part: int, step_s: int) -
             if error.field != "exclusions":
                 raise
             gave_up += 1
-    assert gave_up <= tried // 10
+    assert gave_up <= 1 + tried // 10
 
 
 def numbers(low: int, high: int) -> st.SearchStrategy[str]:

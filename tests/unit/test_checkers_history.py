@@ -99,6 +99,7 @@ def creation(
         (Cron("10,30-32 * * * * *"), T0, T0 + 60_000, [10_000, 30_000, 31_000, 32_000]),
         (Cron("21-23/2 5 * * *"), T0, T0 + 600_000, [60_000, 180_000]),
         (Cron("* * * * * *", until=T0 + 1_500), T0, T0 + 9_000, [1_000]),
+        (Cron("* * * * *", "Asia/Kathmandu"), T0, T0 + 130_000, [60_000, 120_000]),
     ],
 )
 def test_nominal_times(schedule: Schedule, sent: int, until: int, expected: list[int]) -> None:
@@ -117,7 +118,7 @@ def test_an_interval_without_an_anchor_starts_where_the_cluster_said() -> None:
         At(T0),
         Every(500),
         Cron("0 0 1 * *"),
-        Cron("* * * * *", "Europe/Berlin"),
+        Cron("0 * * * *", "Europe/Berlin"),
         Every(500, anchor=T0, start=T0 + 5),
         Every(500, anchor=T0, max_runs=3),
         Cron("* * * * * *", exclude=[DatesExcluded(["2025-11-30"])]),

@@ -154,6 +154,13 @@ def test_a_nickname_follows_the_clock_as_its_expression_does(nickname: str) -> N
     assert CronExpression(nickname).follows_clock == (nickname == "@hourly")
 
 
+def test_a_star_before_the_day_follows_the_clock() -> None:
+    for text in ("*/10 0 3 * * *", "0 */5 3 * * *", "0 0 * * * *", "0 * * * *", "* 3 * * *"):
+        assert CronExpression(text).follows_clock, text
+    for text in ("0 3 * * *", "0 0 3 ? * *", "0 0,*/12 3 * * *", "0 0-59 3 * * *"):
+        assert not CronExpression(text).follows_clock, text
+
+
 REFUSED = [
     # (case, expression, what the refusal says)
     ("CRON-16", "0 0 30 2 *", "day of month: never matches"),
@@ -398,7 +405,8 @@ def test_the_ends_of_the_calendar_are_answers() -> None:
     assert every.first_from(end - 59) is None
     assert list(every.matches(end - 120, 10**30)) == [end - 120, end - 60]
     assert every.count(end - 120, end + 10**9) == 2
-    assert CronExpression("* 12-23,0 * * *", window=True).first_not_from(end - 60) is None
+    for last in ("* 12-23,0 * * *", "* * 2-31 * *"):
+        assert CronExpression(last, window=True).first_not_from(end - 60) is None
     for far in (10**30, -(10**30)):
         assert not every.includes(far)
     assert window.first_not_from(10**30) is None

@@ -15,6 +15,7 @@ from timeball.cluster.http.changes import Changes
 from timeball.cluster.http.exchange import Request
 from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
+from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
 from timeball.cluster.http.services import Services
@@ -51,6 +52,7 @@ class Desk:
     def __init__(self, log: Any) -> None:
         self.log = log
         self.replica = Replica()
+        self.leads = True
         self.before: Callable[[Any], None] = lambda _operation: None
         self.proposed: list[Any] = []
         services: Any = Services(
@@ -61,7 +63,7 @@ class Desk:
             dispatcher=None,  # type: ignore[arg-type]
             propose=self._propose,
             congested=lambda: False,
-            serving=lambda: True,
+            serving=lambda: self.leads,
             take_snapshot=lambda: 0,
             ready=lambda: True,
             wall_clock_ms=lambda: log.now_ms,
@@ -69,10 +71,10 @@ class Desk:
         nouns = (Jobs, Changes, Occurrences, Explanations, Executions)
         self.application = Application(
             [route for noun in nouns for route in noun(services).routes()],
-            serving=lambda: True,
+            serving=lambda: self.leads,
             has_room=lambda: True,
             applied_index=lambda: 7,
-            forwarder=SimpleNamespace(leader_url=lambda: None),  # type: ignore[arg-type]
+            forwarder=Forwarder(lambda: None, "http://here"),
         )
 
     async def _propose(self, operation: Any) -> Any:

@@ -168,6 +168,24 @@ async def test_an_explanation_can_be_as_fresh_as_asked_for(desk) -> None:
     assert desk.replica.strong_reads == 1
 
 
+async def test_any_node_explains_and_only_a_leader_changes(desk) -> None:
+    job = await desk.create(EVERY_MINUTE)
+    desk.leads = False
+    await explain(desk, job)
+    await preview(desk, EVERY_MINUTE)
+    for method, path, body in (
+        ("PATCH", f"{job}", {"payload": 1}),
+        ("PUT", "by-name/nightly", {"schedule": EVERY_MINUTE}),
+        ("POST", f"{job}/pause", None),
+        ("POST", f"{job}/resume", None),
+        ("POST", f"{job}/trigger", None),
+        ("POST", f"{job}/backfill", {"start": 0, "until": 1}),
+    ):
+        reply = await desk.ask(method, f"/v1/jobs/{path}", body)
+        assert (reply.status, reply.body["type"]) == (503, "urn:timeball:problem:no-leader")
+        assert reply.body["outcome"] == "not_applied"
+
+
 # --- preview -------------------------------------------------------------------------------------
 
 

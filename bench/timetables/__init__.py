@@ -1,0 +1,1 @@
+"""Timetables under faults that strike on the full second: no nominal time missing, none twice."""
