@@ -61,7 +61,7 @@ RULES = (
         f"{CATCHUP}::_Step._make",
         "most = min(self._limit, left, room)",
         "most = min(self._limit, left)",
-        ["test_whatever_happens_every_nominal_time_has_one_fate"],
+        ["test_a_step_makes_no_more_runs_of_the_past_than_there_is_room_for"],
     ),
     Mutant(
         "part-of-a-gap-loses-the-rule",

@@ -22,7 +22,7 @@ from timeball.cluster.state.operations import (
     Timetable,
     UpdateJob,
 )
-from timeball.cluster.state.records import ExecutionState, Job, Recurrence
+from timeball.cluster.state.records import Execution, ExecutionState, Job, Recurrence
 
 SECOND = 1_000
 MINUTE = 60_000
@@ -589,3 +589,21 @@ async def test_max_runs_counts_the_runs_and_ends_the_job(world):
     assert told(job)[0] == 3
     assert job.timetable_ended
     assert len(due(world, job)) == 3
+
+
+@pytest.mark.parametrize("pending", [True, False])
+def test_a_step_makes_no_more_runs_of_the_past_than_there_is_room_for(pending):
+    recurrence = Recurrence(every(MINUTE, 0, catch_up="all"), HOUR, made=1)
+    job = Job(1, "q", b"", 0, RetryPolicy(), 5, "", 0, "", {}, recurrence)
+    if pending:
+        job.executions[HOUR] = Execution(job, HOUR, HOUR, 1)
+    late = [HOUR + n * MINUTE for n in range(1, 31)]
+    for room in (0, 1, 3, 40):
+        step = catchup.plan(job, late[-1], grace_ms=10_000, limit=100, room=room)
+        if not room:
+            assert step is None
+            continue
+        made = room - pending
+        assert list(step.nominals) == (late[:made] if room < 31 else [*late, late[-1] + MINUTE])
+        assert step.caught_up == min(room, 30 + pending)
+        assert step.planned_ms > job.planned_ms
