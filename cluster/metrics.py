@@ -118,8 +118,19 @@ class Metrics:
             STALL_BUCKETS_S,
         )
         self.registry.register(self.loop_stall)
+        self._clock_steps_s = Histogram(
+            "timeball_clock_step_seconds",
+            "Steps of the wall clock, by size",
+            buckets=(0.5, 1.0, 10.0, 60.0, 3600.0),
+            registry=self.registry,
+        )
         self.dispatch = DispatchInstruments(self.registry)
         self.registry.register(_NodeCollector(node))
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The wall clock stepped (negative: back)."""
+        _log.warning("the wall clock stepped by %d ms", step_ms)
+        self._clock_steps_s.observe(abs(step_ms) / 1000)
 
 
 class DispatchInstruments(Instruments):
@@ -162,12 +173,6 @@ class DispatchInstruments(Instruments):
             labelnames=("kind",),
             registry=registry,
         )
-        self._steps_s = Histogram(
-            "timeball_clock_step_seconds",
-            "Steps of the wall clock, by size",
-            buckets=(0.5, 1.0, 10.0, 60.0, 3600.0),
-            registry=registry,
-        )
 
     def observe_wheel(self, lags_ms: Sequence[int]) -> None:
         """Something was made available."""
@@ -196,11 +201,6 @@ class DispatchInstruments(Instruments):
     def proposal_failed(self, kind: str, items: int) -> None:
         """An operation of the leader's own failed."""
         self._failed.labels(kind).inc(items)
-
-    def clock_stepped(self, step_ms: int) -> None:
-        """The wall clock stepped."""
-        _log.warning("the wall clock stepped by %d ms", step_ms)
-        self._steps_s.observe(abs(step_ms) / 1000)
 
 
 class _NodeCollector(Collector):

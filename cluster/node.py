@@ -19,6 +19,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from timeball.cluster.clocks import ClockWatch
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import DispatchSettings
 from timeball.cluster.http.application import Application
@@ -122,6 +123,7 @@ class Node(Observer):
         self.levels = LevelKeeper(self.state, self.consensus, self.commit.propose)
         self.stalls = StallWatch()
         self.metrics = Metrics(self)
+        self.clocks = ClockWatch(wall_clock_ms, self.metrics.clock_stepped)
         self.dispatcher = Dispatcher(
             self.state,
             self.commit,
@@ -172,6 +174,7 @@ class Node(Observer):
             raise
         _tame_collector()
         self.stalls.start(asyncio.get_running_loop())
+        self.clocks.start(asyncio.get_running_loop())
         _log.info("%s serves at %s", self.me.name, self.me.http_url)
 
     async def run(self) -> int:
@@ -202,6 +205,7 @@ class Node(Observer):
 
     async def _close(self) -> None:
         self.stalls.stop()
+        self.clocks.stop()
         await self.http.stop()
         await self.forwarder.stop()
         await self.consensus.stop()

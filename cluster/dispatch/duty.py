@@ -63,7 +63,6 @@ class Duty:
         self._to_load: deque[Iterator[Item]] = deque()
         self._wakeup: Handle | None = None
         self._wake_at_ms = 0
-        self._clocks = (wall_clock_ms(), timers.monotonic_ms())
         self._closed = False
         self.ready = ReadyWork(settings.partitions)
         self.leases = Leases(state, commit, timers, settings, instruments)
@@ -232,7 +231,7 @@ class Duty:
         self._wakeup = None
         if self._closed:
             return
-        now_ms, monotonic_ms = self._read_clocks()
+        now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
         step = self._settings.step
         self._look_ahead(now_ms)
         self._load(now_ms, monotonic_ms)
@@ -326,15 +325,6 @@ class Duty:
             self._wakeup = self._timers.call_soon(self._tick)
         else:
             self._wakeup = self._timers.call_later(delay_ms, self._tick)
-
-    def _read_clocks(self) -> tuple[int, int]:
-        """Both clocks; a wall clock that has stepped since the last look is reported."""
-        wall_ms, monotonic_ms = self._wall_clock_ms(), self._timers.monotonic_ms()
-        step_ms = (wall_ms - self._clocks[0]) - (monotonic_ms - self._clocks[1])
-        self._clocks = (wall_ms, monotonic_ms)
-        if abs(step_ms) >= self._settings.clock_step_ms:
-            self._instruments.clock_stepped(step_ms)
-        return max(self._state.log_time_ms, wall_ms), monotonic_ms
 
 
 def _items(buckets: Iterable[tuple[int, Sequence[Item]]]) -> Iterator[Item]:

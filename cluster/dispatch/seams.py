@@ -73,9 +73,7 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     plans_per_turn: int = 100
     """Timetables evaluated in one turn; each costs some ten microseconds."""
     longest_wait_ms: int = 1_000
-    """No wait is longer, so that a step of the wall clock is noticed."""
-    clock_step_ms: int = 500
-    """A wall clock that leaves the monotonic one by more between two looks has stepped."""
+    """No wait is longer, so that what a step of the wall clock makes due is noticed."""
     partitions: int = 16
     """Of each ready queue."""
     max_waiting_claims: int = 10_000
@@ -141,6 +139,3 @@ class Instruments:
 
     def proposal_failed(self, kind: str, items: int) -> None:
         """An operation of the leader's own failed; it will be proposed again if need be."""
-
-    def clock_stepped(self, step_ms: int) -> None:
-        """The wall clock stepped against the monotonic one (negative: back)."""

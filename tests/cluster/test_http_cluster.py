@@ -94,6 +94,28 @@ BAD: list[tuple[str, bytes, dict[str, str], int, str]] = [
     ("/v1/jobs", b'{"surprise": 1}', JSON, 400, "surprise"),
     ("/v1/jobs", b'{"queue": ""}', JSON, 400, "queue"),
     ("/v1/jobs", b'{"schedule": {"type": "at", "time": -1}}', JSON, 400, "schedule.time"),
+    *(  # TIMR-01: beyond the horizon, or no instant at all
+        ("/v1/jobs", b'{"schedule": {"type": "at", "time": %s}}' % time, JSON, 400, "schedule.time")
+        for time in (
+            *(b"%d" % number for number in (2**53, 2**63 - 1, 2**63, 2**64, 10**18, 10**30)),
+            *(b"1.0", b"-0.0", b"1e400", b"true", b'"10000-01-01T00:00:00Z"', b'"0"'),
+            *(b'"2026-01-01T00:00:00"', b'"2016-12-31T23:59:60Z"', b'"20260101103000Z"'),
+            *(b'"2026-01-01T00:00:00Z\\u0000"', b'"2026-01-01T00:00:00+24:00"'),
+        )
+    ),
+    *(
+        (
+            "/v1/jobs",
+            b'{"schedule": {"type": "after", "delay_ms": %s}}' % delay,
+            JSON,
+            400,
+            "schedule.",
+        )
+        for delay in (
+            *(b"%d" % number for number in (2**63 - 1, 2**63, 2**64, 10**18, 10**30)),
+            *(b"-1", b"-1764480000000", b"1.5", b"-0.0", b"1e400", b'"5"', b"3162240000001"),
+        )
+    ),
     ("/v1/jobs", b'{"schedule": {"type": "cron", "expression": "x"}}', JSON, 400, "schedule."),
     ("/v1/jobs", b'{"timeout_ms": 3162240000001}', JSON, 400, "timeout_ms"),
     ("/v1/jobs", msgspec.json.encode({"payload": BIG}), JSON, 413, "payload"),

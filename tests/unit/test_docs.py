@@ -51,6 +51,20 @@ def test_every_test_that_a_document_names_exists() -> None:
         assert re.search(rf"def {name}\(", (ROOT / path).read_text("utf-8")), f"{path}::{name}"
 
 
+def test_every_alert_watches_metrics_that_a_node_exports() -> None:
+    rules = (ROOT / "configs" / "alerts.yml").read_text("utf-8")
+    watched = set(re.findall(r"\btimeball_\w+", rules))
+    source = (ROOT / "cluster" / "metrics.py").read_text("utf-8")
+    assert watched
+    for name in watched:
+        family = re.sub(r"_(count|sum|bucket|total)$", "", name)
+        bare = family.removeprefix("timeball_")
+        assert f'"{family}"' in source or f'"{bare}"' in source, name
+    named = set(re.findall(r"^ +- alert: (\w+)", rules, re.MULTILINE))
+    operations = (DOCS / "operations.md").read_text("utf-8")
+    assert all(f"`{name}`" in operations for name in named)
+
+
 def test_every_link_within_the_tree_leads_somewhere() -> None:
     for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):

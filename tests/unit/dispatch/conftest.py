@@ -165,7 +165,6 @@ class InstantCommit:
 class Recorder(Instruments):
     def __init__(self) -> None:
         self.lags: list[tuple[int, int]] = []
-        self.steps: list[int] = []
         self.parked: list[int] = []
         self.expired = 0
         self.taken_over = 0
@@ -174,9 +173,6 @@ class Recorder(Instruments):
 
     def observe_wheel(self, lags_ms):
         self.lags.append((max(lags_ms), len(lags_ms)))
-
-    def clock_stepped(self, step_ms):
-        self.steps.append(step_ms)
 
     def timetable_parked(self, job, parked):
         self.parked.append(job)

@@ -242,7 +242,6 @@ async def test_a_clock_that_steps_back_repeats_and_stalls_nothing_that_was_due(w
     waiting = await world.job()
     world.wall_offset_ms -= 12 * 3_600_000
     await world.pass_ms(1_500)
-    assert world.seen.steps == [-12 * 3_600_000]
     assert names(await world.claim()) == [waiting]
     # Log-time does not go back, so what is created now is due now.
     created = await world.job()
@@ -273,5 +272,4 @@ async def test_a_clock_that_jumps_ahead_fires_everything_in_order(world):
     )
     world.wall_offset_ms += 7_200_000
     await world.pass_ms(1_000)
-    assert world.seen.steps == [7_200_000]
     assert names(await world.claim(n=10)) == [holds[i] for i in (1, 2, 0, 3)]
