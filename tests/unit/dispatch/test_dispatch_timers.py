@@ -130,6 +130,8 @@ async def test_timr_10_ten_thousand_cancels_around_the_due_instant(world):
     outcomes = Counter()
     for hold in holds:
         job, execution = hold[0], world.execution(hold)
+        if job in at.get(hold[1] - 1, ()):
+            assert job not in fired, "cancelled before it was due, and handed out"
         answers = [CancelStatus(verdict.result()[0]) for verdict in said[job]]
         outcomes[answers[0]] += 1
         if answers[0] is CancelStatus.CANCELLED:
