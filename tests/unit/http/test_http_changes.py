@@ -480,7 +480,7 @@ async def test_a_trigger_is_subject_to_the_overlap_rule(desk) -> None:
     assert skipped["state"] == "skipped"
 
 
-async def test_a_backfill_makes_what_is_not_there(desk) -> None:
+async def test_a_backfill_answers_what_it_made_and_what_was_there(desk) -> None:
     job = await desk.create(EVERY_MINUTE)
     desk.pass_ms(2 * MINUTE_MS)
     body = {"start": PAST, "until": "2025-11-30T05:22:00Z"}
