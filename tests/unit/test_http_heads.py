@@ -154,3 +154,20 @@ def test_so_many_heads_are_kept_and_no_more() -> None:
     assert heads.read(first) is None
     assert len(heads._heads) == 1
     assert heads_module.MAX_KNOWN * MAX_KNOWN_BYTES <= 2**20
+
+
+def test_an_empty_line_is_no_request_that_came_before_it() -> None:
+    heads = KnownHeads()
+    parser = RequestParser(heads)
+    parser.feed(b"GET / HTTP/1.1\r\n\r\n")
+    parser.feed(b"\r\n\r\n")
+    assert heads.read(b"\r\n\r\n") is None
+    assert len(parser.arrivals) == 1
+
+
+def test_within_a_body_there_are_no_heads() -> None:
+    data = CREATE % (b"", b"abc")
+    parser = RequestParser(learned(data))
+    parser.feed(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(data))
+    parser.feed(data)
+    assert [arrival.request.body for arrival in parser.arrivals] == [data]
