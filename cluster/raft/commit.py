@@ -19,7 +19,6 @@ that it was not and will not be applied; only OutcomeUnknown leaves that open.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
@@ -135,11 +134,6 @@ class GroupCommit(Observer):
         self.operations = 0
         replica.add_observer(self)
 
-    @functools.cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of the node; to ask which one runs is a system call each time."""
-        return asyncio.get_running_loop()
-
     @property
     def pending(self) -> int:
         """Operations that wait for an entry."""
@@ -186,7 +180,7 @@ class GroupCommit(Observer):
         on what waits. Raises ValueError when no entry could hold the weight.
         """
         room = _room(weight)
-        verdict: Verdict = self._loop.create_future()
+        verdict: Verdict = asyncio.get_running_loop().create_future()
         settings = self._settings
         if self._leading is None:
             verdict.set_exception(NotLeader(self._leader_elsewhere()))
@@ -217,11 +211,12 @@ class GroupCommit(Observer):
             return
         if len(self._in_flight) >= self._settings.max_in_flight:
             return  # the next commit asks again
+        loop = asyncio.get_running_loop()
         wait = self._not_before - self._clock()
         if wait <= 0:
-            self._flush_at = self._loop.call_soon(self._flush)
+            self._flush_at = loop.call_soon(self._flush)
         else:
-            self._flush_at = self._loop.call_later(wait, self._flush)
+            self._flush_at = loop.call_later(wait, self._flush)
 
     def _flush(self) -> None:
         self._flush_at = None
@@ -412,8 +407,9 @@ class GroupCommit(Observer):
 
     def _watch_deadlines(self) -> None:
         if self._deadline_timer is None and (self._in_flight or self._pending):
+            loop = asyncio.get_running_loop()
             wait = self._settings.deadline_s / _SWEEPS
-            self._deadline_timer = self._loop.call_later(wait, self._sweep)
+            self._deadline_timer = loop.call_later(wait, self._sweep)
 
     def _sweep(self) -> None:
         """End what is overdue; a few sweeps in each deadline are exact enough."""
