@@ -73,6 +73,9 @@ class Limits(_Table, frozen=True):
     request_memory: Annotated[int, Meta(ge=1, le=10_000_000)] = 200_000
     max_pending: Annotated[int, Meta(ge=1, le=100_000_000)] = 2_000_000
     """Executions that wait; a create beyond is answered with 429."""
+    catch_up_per_s: Annotated[int, Meta(ge=0, le=1_000_000)] = 200
+    """Runs of the past that all timetables together make in a second, after a burst of as many as
+    in ten; 0: no bound."""
 
     def for_state(self) -> ClusterSettings:
         """These limits in the form that the log carries."""

@@ -99,8 +99,6 @@ class CronExpression:
         first_day, first_second = divmod(from_s, _DAY_S)
         for day in self._days.days_from(first_day):
             midnight = day * _DAY_S
-            if midnight >= to_s:
-                return
             for time in self._times.times_from(first_second if day == first_day else 0):
                 if midnight + time >= to_s:
                     return

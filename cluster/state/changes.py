@@ -148,10 +148,9 @@ def _change_recurring(
     recurrence.parked = ""
     store.plan(job)
     store.touched.append(job)
+    # Also what began and waits: another rule may let it go, or hold it back.
     store.touched.extend(
-        execution
-        for execution in recurrence.live.values()
-        if execution.state is _SCHEDULED and not execution.token
+        execution for execution in recurrence.live.values() if execution.state is _SCHEDULED
     )
     return ChangeStatus.CHANGED
 

@@ -39,9 +39,6 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
 
 def create(store: Store, new: NewJob, name: str = "") -> Created:
     """Create one job, or answer with what its key made before."""
-    policy = shared_policy(store, new.retry)
-    if policy is None or not _within_limits(new):
-        return _INVALID
     settings = store.settings
     key = new.idempotency_key
     if key:
@@ -51,6 +48,9 @@ def create(store: Store, new: NewJob, name: str = "") -> Created:
                 return Created(CreateStatus.KEY_REUSED, 0, 0)
             store.counters.duplicates += 1
             return Created(CreateStatus.DUPLICATE, known.job, _first_nominal(store, known))
+    policy = shared_policy(store, new.retry)
+    if policy is None or not _within_limits(new):
+        return _INVALID
     if len(store.pending) >= settings.max_pending or (
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):

@@ -1,5 +1,6 @@
 """All safety rules and their mutants, by layer."""
 
+import catchup_rules
 import consensus_rules
 import damage_rules
 import dispatch_rules
@@ -29,6 +30,7 @@ MUTANTS = (
     *state_rules.RULES,
     *timetable_rules.RULES,
     *dispatch_rules.RULES,
+    *catchup_rules.RULES,
     *nominal_rules.RULES,
     *http_rules.RULES,
     *operation_rules.RULES,

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from timeball.cluster.dispatch import cron_days
 from timeball.cluster.dispatch.cron import HORIZON_YEARS, LAST_YEAR, CronExpression, parse
 from timeball.cluster.dispatch.cron_days import CronDays
 from timeball.cluster.dispatch.cron_text import NICKNAMES
@@ -72,6 +71,7 @@ OUTCOMES = [
      "2026-01-01T20:00 2026-01-02 2026-01-02T05:00"),
     ("CRON-16 Mondays of February", "0 0 31 2 1", "2026-01-01", "2026-02-02 2026-02-09"),
     ("CRON-16 a 31st that is never", "0 0 31W 2 1", "2026-01-01", "2026-02-02 2026-02-09"),
+    ("CRON-16 a day before the first", "0 0 L-30 2 1", "2026-01-01", "2026-02-02 2026-02-09"),
     ("CRON-16 leap day", "0 0 29 2 *", "2096-03-01", "2104-02-29"),
     ("CRON-16 leap day on a Sunday", "0 0 29 2 */7", "2088-03-01", "2128-02-29"),
     ("CRON-16 in leap years alone", "0 0 L-28 2 *", "2026-01-01", "2028-02-01 2032-02-01"),
@@ -368,7 +368,19 @@ def test_a_window_ends_at_the_first_second_that_does_not_match(
     assert not window.includes(wall(ends))
 
 
-def test_a_window_that_covers_all_never_ends() -> None:
+def test_a_window_that_covers_all_never_ends_and_is_not_walked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+    look = CronDays._of
+
+    def count(days: CronDays, year: int, month: int) -> tuple[int, tuple[int, ...]]:
+        nonlocal looks
+        looks += 1
+        assert looks < 100
+        return look(days, year, month)
+
+    monkeypatch.setattr(CronDays, "_of", count)
     at = wall("2026-01-01T12:34:56")
     for expression in ("* * * * *", "* * * * * *", "* * 1-31 * 1", "* * 1-28,29-31 * ?"):
         assert parse(expression, window=True).first_not_from(at) is None
@@ -385,7 +397,7 @@ def test_a_window_of_five_fields_is_not_an_expression_of_five_fields() -> None:
 
 def test_counts_leap_over_days(monkeypatch: pytest.MonkeyPatch) -> None:
     months = 0
-    look = cron_days.CronDays._of
+    look = CronDays._of
 
     def count(days: CronDays, year: int, month: int) -> tuple[int, tuple[int, ...]]:
         nonlocal months
@@ -414,4 +426,6 @@ def test_the_ends_of_the_calendar_are_answers() -> None:
     assert every.first_from(-(10**30)) == wall("0001-01-01")
     assert every.count(-(10**30), wall("0001-01-01T00:10")) == 10
     assert list(every.matches(5, 5)) == []
+    assert list(every.matches(0, 60)) == [0]
+    assert list(every.matches(60, 121)) == [60, 120]
     assert every.count(60, 60) == every.count(61, 60) == 0

@@ -570,8 +570,11 @@ def test_timetables_that_stand_still_are_counted_whatever_becomes_of_them(log):
     first, second, third = (recurring(log)[0] for _ in range(3))
 
     def counted():
+        before = log.machine.paused_timetables, log.machine.parked_timetables
         log.machine.load(list(log.machine.dump()))
-        return log.machine.paused_timetables, log.machine.parked_timetables
+        after = log.machine.paused_timetables, log.machine.parked_timetables
+        assert before == after
+        return before
 
     pause(log, first)
     pause(log, second)

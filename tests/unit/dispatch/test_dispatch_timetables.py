@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from timeball.cluster.dispatch import catchup, rules
-from timeball.cluster.dispatch.timetable import first_after
+from timeball.cluster.dispatch.timetable import LAST_INSTANT_MS, first_after
 from timeball.cluster.raft.errors import Overloaded
 from timeball.cluster.state.operations import (
     AdvanceTimetables,
@@ -18,10 +18,11 @@ from timeball.cluster.state.operations import (
     ParkTimetables,
     PauseJob,
     ResumeJob,
+    RetryPolicy,
     Timetable,
     UpdateJob,
 )
-from timeball.cluster.state.records import ExecutionState
+from timeball.cluster.state.records import Execution, ExecutionState, Job, Recurrence
 
 SECOND = 1_000
 MINUTE = 60_000
@@ -241,26 +242,22 @@ async def test_recu_02_what_runs_after_three_hours_and_seven_minutes(world, rule
     assert handed_out == runs
 
 
-async def test_recu_02_the_planned_occurrence_goes_to_nobody_before_the_rule_has_decided(world):
-    job = await recurring(world, every(MINUTE, world.wall_ms(), catch_up="none"))
-    task = world.asking()
+async def test_recu_02_the_planned_occurrence_goes_to_nobody_before_the_rule_has_decided(
+    world, monkeypatch
+):
+    """It was made ahead, and the cluster was down; now its timetable waits for the budget."""
+    job = await recurring(world, every(MINUTE, world.wall_ms()))
     await world.pass_ms(100)
-    task.cancel()
-    await world.lose_leadership()
-    world.timers.now_ms += HOUR
-    world.commit.stalled = True
-    world.dispatcher = world._new_dispatcher()
-    world.dispatcher.start(2)
-    task = world.asking(wait_ms=120_000)
-    await world.pass_ms(5_000)
-    world.commit.stalled = False
-    world.commit.commit()
-    await world.pass_ms(1)
-    assert not task.done()
-    assert told(job) == (1, 0, 0, 60)
-    await world.pass_ms(job.planned_ms - world.now_ms)
-    (grant,) = task.result()
-    assert grant.execution.nominal_ms == world.now_ms
+    monkeypatch.setattr(type(world.state), "catch_up_room", lambda *_: 0)
+    await away(world, HOUR, 5_000)
+    assert await world.claim(n=10) == []
+    await away(world, SECOND, 5_000)
+    assert await world.claim(n=10) == []
+    monkeypatch.undo()
+    await world.pass_ms(200)
+    (grant,) = await world.claim(n=10)
+    assert grant.execution.nominal_ms == job.planned_ms - MINUTE
+    assert told(job) == (2, 59, 0, 0)
 
 
 async def test_recu_02_all_creates_each_oldest_first_in_bounded_steps(world):
@@ -507,9 +504,106 @@ async def test_a_turn_of_the_loop_plans_a_bounded_number_of_timetables(world):
     assert [len(op.items) for op in steps] == [10, 10, 10, 5]
 
 
+async def test_a_turn_of_the_loop_plans_few_timetables_that_cost_much(world):
+    """Sixteen rules count for sixteen; one that is dear goes alone."""
+    await world.lead(2, plans_per_turn=40)
+    at_ms = world.wall_ms() + 500
+    rule = Timetable(tuple(Every(HOUR, at_ms + n) for n in range(16)))
+    await world.create(*(NewJob("q", b"", first_ms=at_ms, timetable=rule) for _ in range(5)))
+    await world.pass_ms(500)
+    steps = [op for entry in world.commit.entries for op in entry if type(op) is AdvanceTimetables]
+    assert [len(op.items) for op in steps[:3]] == [2, 2, 1]
+    await world.lose_leadership()
+    world.timers.now_ms += 2 * HOUR
+    before = len(world.commit.entries)
+    await world.lead(3, plans_per_turn=40)
+    await world.pass_ms(10)
+    steps = [
+        len(op.items)
+        for entry in world.commit.entries[before:]
+        for op in entry
+        if type(op) is AdvanceTimetables
+    ]
+    assert steps[:5] == [1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("gap_ms", [2 * HOUR, 515 * SECOND])
+async def test_a_long_gap_of_many_rules_is_dealt_with_in_bounded_steps(world, gap_ms):
+    start_ms = world.wall_ms()
+    rules_ = tuple(Every(2_000, start_ms + n * 500) for n in range(4))
+    jobs = [
+        await recurring(world, Timetable(rules_, catch_up=rule, catch_up_limit=50))
+        for rule in ("none", "one", "all")
+    ]
+    await world.pass_ms(100)
+    await away(world, gap_ms, 1_000)
+    missed = gap_ms // 500
+    for job, runs in zip(jobs, (0, 1, 50), strict=True):
+        assert sum(told(job)) == (world.now_ms - start_ms) // 500 + 1
+        late = [at for at in due(world, job) if at <= start_ms + 100 + gap_ms]
+        assert len(late) == runs
+        assert late == [start_ms + n * 500 for n in range(missed - runs + 1, missed + 1)]
+    folded = [item for item in advances(world) if item.fates and not item.nominals]
+    assert len(folded) >= 3 * (missed // 1_000 - 1)
+    assert folded
+    assert max(fate.count for item in folded for fate in item.fates) <= 1_000
+
+
 async def test_far_timetables_wait_in_their_buckets(world):
     job = await recurring(world, every(HOUR, world.wall_ms()))
     await world.pass_ms(MINUTE)
     assert len(world.dispatcher._duty._wheel) == 0
     await world.pass_ms(2 * HOUR)
     assert len(due(world, job)) == 2
+
+
+def test_only_a_timetable_whose_instant_has_come_moves():
+    recurrence = Recurrence(every(SECOND, 0), 5_000, made=1)
+    job = Job(1, "q", b"", 0, RetryPolicy(), 5, "", 0, "", {}, recurrence)
+    bounds = {"grace_ms": 10_000, "limit": 100, "room": 100}
+    assert catchup.plan(job, 4_999, **bounds) is None
+    assert catchup.plan(job, 5_000, **bounds).nominals == (6_000,)
+    for stop in ({"paused_ms": 1}, {"parked": "why"}, {"ended": True}):
+        for name, value in stop.items():
+            setattr(recurrence, name, value)
+        assert catchup.plan(job, 5_000, **bounds) is None
+        for name, value in stop.items():
+            setattr(recurrence, name, type(value)())
+    job.recurrence = None
+    assert catchup.plan(job, 5_000, **bounds) is None
+
+
+def test_the_end_of_time_ends_a_timetable():
+    recurrence = Recurrence(every(SECOND, 0), LAST_INSTANT_MS - 500, made=1)
+    job = Job(1, "q", b"", 0, RetryPolicy(), 5, "", 0, "", {}, recurrence)
+    step = catchup.plan(job, LAST_INSTANT_MS, grace_ms=10_000, limit=100, room=100)
+    assert (step.nominals, step.planned_ms, step.ended) == ((), job.planned_ms, True)
+
+
+async def test_max_runs_counts_the_runs_and_ends_the_job(world):
+    start_ms = world.wall_ms()
+    job = await recurring(world, every(SECOND, start_ms, max_runs=3))
+    await world.pass_ms(1_500)
+    await away(world, MINUTE, 5_000)
+    assert due(world, job)[0] == start_ms + SECOND
+    assert told(job)[0] == 3
+    assert job.timetable_ended
+    assert len(due(world, job)) == 3
+
+
+@pytest.mark.parametrize("pending", [True, False])
+def test_a_step_makes_no_more_runs_of_the_past_than_there_is_room_for(pending):
+    recurrence = Recurrence(every(MINUTE, 0, catch_up="all"), HOUR, made=1)
+    job = Job(1, "q", b"", 0, RetryPolicy(), 5, "", 0, "", {}, recurrence)
+    if pending:
+        job.executions[HOUR] = Execution(job, HOUR, HOUR, 1)
+    late = [HOUR + n * MINUTE for n in range(1, 31)]
+    for room in (0, 1, 3, 40):
+        step = catchup.plan(job, late[-1], grace_ms=10_000, limit=100, room=room)
+        if not room:
+            assert step is None
+            continue
+        made = room - pending
+        assert list(step.nominals) == (late[:made] if room < 31 else [*late, late[-1] + MINUTE])
+        assert step.caught_up == min(room, 30 + pending)
+        assert step.planned_ms > job.planned_ms

@@ -1,0 +1,109 @@
+"""Limits, names and small types that messages share, and what identifiers look like."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+MAX_PAYLOAD_BYTES = 64 * 1024
+"""Largest payload of a job and result of an execution, as MessagePack."""
+MAX_BATCH = 1_000
+"""Most items in one batch request, and most executions in one claim."""
+MAX_BODY_BYTES = 4 * 1024 * 1024
+"""Largest request body."""
+MAX_ERROR_TYPE = 200
+MAX_ERROR_MESSAGE = 2_000
+"""Longer error texts of an attempt are clipped, with a mark, rather than refused."""
+MAX_DELAY_MS = 100 * 366 * 86_400_000
+MAX_DIGITS = 16
+"""Of the numbers that identifiers are made of."""
+MAX_INSTANT_MS = 253_402_300_799_999
+"""The end of the year 9999: the horizon of `at` and `after`."""
+MAX_INDEX = 2**53 - 1
+"""The highest position of the log that a read can ask for."""
+
+QUEUE_NAME = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"
+QueueName = Annotated[str, Meta(pattern=QUEUE_NAME)]
+NamedQueue = Annotated[str, Meta(max_length=64)]
+"""A `QueueName` of which a node matches the pattern once, however many jobs name it."""
+Key = Annotated[str, Meta(min_length=1, max_length=255)]
+RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
+WorkerName = Annotated[str, Meta(min_length=1, max_length=128)]
+Token = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+Limit = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
+JobName = Annotated[str, Meta(pattern=QUEUE_NAME)]
+TimeZone = Annotated[str, Meta(min_length=1, max_length=64)]
+CronText = Annotated[str, Meta(min_length=1, max_length=256)]
+IntervalMs = Annotated[int, Meta(ge=100, le=MAX_DELAY_MS)]
+CatchUp = Literal["none", "one", "all"]
+"""What becomes of what was missed: nothing, one run for all of it, or a run each."""
+Overlap = Literal["allow", "skip", "buffer_one", "cancel_running"]
+"""What happens to an occurrence that comes due while another of its job is active."""
+MissedInPause = Literal["skip", "catch_up"]
+Consistency = Literal["applied", "strong"]
+"""How fresh a read is at least; see the protocol, "Reads"."""
+
+
+ExecutionStateName = Literal[
+    "scheduled", "retry", "leased", "running", "succeeded", "dead", "cancelled", "skipped"
+]
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of everything that a client sends."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Base of everything that a node answers."""
+
+
+class FieldError(Answer, frozen=True):
+    """One thing wrong with a request: where, and what would be right."""
+
+    field: str
+    detail: str
+
+
+class Problem(Answer, frozen=True, omit_defaults=True, kw_only=True):
+    """A problem document (RFC 9457).
+
+    `type` is stable and listed in the protocol; `outcome` says whether a failed write may
+    have happened ("unknown") or certainly has not ("not_applied").
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str = ""
+    errors: list[FieldError] = []
+    outcome: Literal["", "not_applied", "unknown"] = ""
+    retry_after_ms: int = 0
+    leader: str = ""
+
+
+def encode_execution_id(job: int, nominal_ms: int) -> str:
+    """Render an execution's identity (job id, nominal time in epoch ms) for the wire."""
+    return f"{job}-{nominal_ms}"
+
+
+def decode_execution_id(text: str) -> tuple[int, int]:
+    """Parse an execution id; raises ValueError when it cannot name any execution."""
+    job, _, nominal = text.partition("-")
+    if (
+        job.isdigit()
+        and nominal.isdigit()
+        and len(job) <= MAX_DIGITS
+        and len(nominal) <= MAX_DIGITS
+        and text.isascii()
+    ):
+        return int(job), int(nominal)
+    raise ValueError(f"not an execution id: {text[:80]!r}")
+
+
+def decode_job_id(text: str) -> int:
+    """Parse a job id; raises ValueError when it cannot name any job."""
+    if text.isdigit() and len(text) <= MAX_DIGITS and text.isascii():
+        return int(text)
+    raise ValueError(f"not a job id: {text[:80]!r}")

@@ -1,0 +1,116 @@
+"""Jobs: creating them, and how they look."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from timeball.client.messages.fields import (
+    MAX_BATCH,
+    MAX_DELAY_MS,
+    Answer,
+    Key,
+    NamedQueue,
+    Problem,
+    Request,
+    RequestId,
+)
+from timeball.client.messages.schedules import Retry, Schedule
+
+
+class NewJob(Request, frozen=True):
+    """A job to create. Without a schedule it is due at once."""
+
+    queue: NamedQueue = "default"
+    payload: Any = None
+    schedule: Schedule | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    partition_key: Annotated[str, Meta(max_length=255)] = ""
+    retry: Retry = Retry()
+    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
+    idempotency_key: Key | None = None
+
+
+class NewJobs(Request, frozen=True):
+    """A batch of jobs. The request id makes an unknown outcome safe to repeat."""
+
+    jobs: Annotated[list[NewJob], Meta(min_length=1, max_length=MAX_BATCH)]
+    request_id: RequestId | None = None
+
+
+class JobCreated(Answer, frozen=True, omit_defaults=True):
+    """What became of one job of a create."""
+
+    status: Literal["created", "duplicate", "refused"]
+    job_id: str = ""
+    execution_id: str = ""
+    next_fires: list[str] = msgspec.field(default_factory=list)
+    problem: Problem | None = None
+
+
+class JobsCreated(Answer, frozen=True):
+    """The answer to a batch create, one result per job in order."""
+
+    results: list[JobCreated]
+    applied_index: int
+
+
+class Paused(Answer, frozen=True):
+    """Since when a timetable makes no occurrences, and why."""
+
+    since_at: str
+    reason: str
+
+
+class TimetableView(Answer, frozen=True):
+    """How a recurring job's timetable stands. Each nominal time up to `planned_at` is in one
+    of `fired` (a run of its own, made or to come), `coalesced`, `skipped` and `missed`."""
+
+    name: str | None
+    planned_at: str
+    ended: bool
+    paused: Paused | None
+    parked: str | None
+    """Why it stands still, if it failed: resume or edit it."""
+    fired: int
+    coalesced: int
+    skipped: int
+    missed: int
+
+
+class JobView(Answer, frozen=True):
+    """A job as people see it."""
+
+    job_id: str
+    queue: str
+    state: Literal["active", "completed", "cancelled"]
+    payload: Any
+    schedule: Schedule | None
+    priority: int
+    partition_key: str
+    retry: Retry
+    timeout_ms: int | None
+    idempotency_key: str | None
+    created_at: str
+    next_fires: list[str]
+    execution_counts: dict[str, int]
+    version: int
+    """Counts the definitions that it has had; the `ETag` of the job."""
+    timetable: TimetableView | None
+
+
+class JobList(Answer, frozen=True):
+    """One page of jobs, newest first; `cursor` asks for the next page (None: the last)."""
+
+    jobs: list[JobView]
+    cursor: str | None
+    applied_index: int
+
+
+class JobCancelled(Answer, frozen=True):
+    """The answer to a cancel: "cancelled", "requested" (a worker still holds it) or "finished"."""
+
+    job_id: str
+    status: Literal["cancelled", "requested", "finished"]
