@@ -135,7 +135,7 @@ class Submitter(Client):
         self._pause_s = pause_s
         self._jobs: list[str] = []
         self._keyed: list[messages.NewJob] = []
-        self.ended = False
+        self.ended = asyncio.Event()
         """Whether it will ask for nothing any more."""
         self.process.start(self._submit())
 
@@ -156,7 +156,7 @@ class Submitter(Client):
                 await self._cancel(rng.choice(self._jobs))
             elif not around.skewed:
                 await self._replay()
-        self.ended = True
+        self.ended.set()
 
     def _new_job(self) -> messages.NewJob:
         rng, around = self.rng, self.around

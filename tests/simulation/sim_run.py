@@ -182,8 +182,8 @@ class Simulation:
         self._injector.heal()
         if not self._workers:
             self._start_worker()
+        await self._all_ended()
         if self.plan.timekeepers:
-            await self._all_ended()
             self._ledger.violations += await Closing(self._auditor).close()
         at_rest = await self._rest()
         final = await self._final_answers() if at_rest else None
@@ -191,23 +191,19 @@ class Simulation:
             self._ledger.violated(f"stuck: {self._standing()}")
         else:
             self._ledger.violations += judge(self._events, final)
-            self._ledger.violations += judge_timetables(
-                self._events, final, skewed=self._skewed
-            )
+            self._ledger.violations += judge_timetables(self._events, final, skewed=self._skewed)
         self.done = True
 
     async def _all_ended(self) -> None:
         """Wait until nobody asks for more; each of them has an end to its patience."""
-        while not all(submitter.ended for submitter in self._submitters):
-            await asyncio.sleep(0.5)
+        for submitter in self._submitters:
+            await submitter.ended.wait()
 
     async def _rest(self) -> bool:
-        """Wait until nobody asks for more, nothing is scheduled or leased, and all nodes agree."""
+        """Wait until nothing is scheduled or leased, and all nodes agree."""
         ends = self.loop.time() + SETTLE_S
         while self.loop.time() < ends:
             await asyncio.sleep(0.5)
-            if not all(submitter.ended for submitter in self._submitters):
-                continue
             leader = self.leader_name()
             view = None if leader is None else await self._view(leader)
             if view is None or any(queue.scheduled or queue.leased for queue in view.queues):
@@ -363,7 +359,7 @@ class _Witness(Observer):
 
     def on_applied(self, index: int, term: int, entry: bytes, applied: Applied) -> None:
         digest = self._place.node.state.digest() if index % DIGEST_EVERY == 0 else None
-        told = list(complaints(self._place.node.state, applied.touched))
+        told = list(complaints(self._place.node.state, index, applied.touched))
         self._place.process.call_now(self._applied, index, term, entry, digest, told)
 
     def _applied(

@@ -45,7 +45,7 @@ class Told(Event, frozen=True, kw_only=True, tag="timetable_told"):
     """Whether an earlier try was lost: it may have been done, and may still be."""
     job_id: str = ""
     version: int = 0
-    executions: list[str] = []
+    executions: tuple[str, ...] = ()
     """Those that a trigger or a backfill made."""
 
 

@@ -280,6 +280,24 @@ def judge_backfills(seen: Timetables) -> Iterator[str]:
             view = seen.run.executions.get(execution_id)
             if view is None or not asked.start_ms <= instant_ms(view.nominal_at) <= asked.until_ms:
                 yield f"{execution_id}: a backfill was acknowledged, now {view}"
+            elif view.state == "skipped":
+                yield f"{execution_id}: a backfill was acknowledged, and left out: {view.reason}"
+
+
+def judge_failures(seen: Timetables) -> Iterator[str]:
+    """A dead letter pauses the timetables that want it, and nothing else pauses any unasked."""
+    asked_of = {asked.job_id for asked in seen.asked if asked.action in ("pause", "resume")}
+    for job_id, explained in seen.explained.items():
+        answer = explained.answer
+        timetable = answer.timetable
+        wants = {schedule.pause_on_failure for schedule in seen.schedules(explained)}
+        if job_id in asked_of or len(wants) > 1:
+            continue
+        if timetable.paused is not None and wants == {False}:
+            yield f"{job_id}: nobody has paused it: {timetable.paused}"
+        died = [line for line in answer.past if line.state == "dead"]
+        if died and timetable.paused is None and wants == {True} and not timetable.ended:
+            yield f"{job_id}: goes on, though {died[-1].execution_id} is dead"
 
 
 def judge_payloads(seen: Timetables) -> Iterator[str]:
@@ -378,6 +396,7 @@ RULES = {
     "pause": judge_pauses,
     "trigger": judge_triggers,
     "backfill": judge_backfills,
+    "failure": judge_failures,
     "payload": judge_payloads,
     "version": judge_versions,
     "jitter": judge_jitter,
