@@ -485,6 +485,17 @@ def test_a_pause_takes_back_what_is_not_due_and_lets_the_rest_go_on(log):
     assert not advance(log, job, record.planned_ms, [record.planned_ms + 1])
 
 
+def test_a_job_that_is_paused_before_its_first_run_goes_no_further_back_than_its_creation(log):
+    wide = Timetable(MINUTELY.rules, jitter_ms=86_400_000)
+    job, first_ms = recurring(log, first_in_ms=10, timetable=wide)
+    assert jitter_offset(job, 86_400_000) > 60_000
+    created_ms = log.now_ms
+    log.pass_ms(60_000)
+    pause(log, job)
+    assert states(log, job) == []
+    assert log.machine.job(job).planned_ms == created_ms < first_ms
+
+
 def test_resuming_says_what_fell_into_the_pause(log):
     job, _ = recurring(log)
     pause(log, job)
