@@ -61,7 +61,10 @@ class Simulation:
         self.done = False
         self._rng = random.Random(f"{plan.seed}/run")
         self._trace: list[str] = []
-        self._events: list[AnyEvent] = []
+        self.events: list[AnyEvent] = []
+        """What clients and workers recorded."""
+        self.final: FinalAnswers | None = None
+        """What the cluster answered in the end."""
         self._ledger = Ledger()
         self._clock = JudgesClock()
         self.network = Network(self.loop, self._chance())
@@ -168,7 +171,7 @@ class Simulation:
             trace=trace,
             trace_hash=hashlib.sha256(trace.encode()).hexdigest(),
             simulated_s=self.loop.time(),
-            deliveries=sum(1 for event in self._events if type(event).__name__ == "Delivered"),
+            deliveries=sum(1 for event in self.events if type(event).__name__ == "Delivered"),
             applied_entries=self._ledger.applied_entries,
             leaderships=self._ledger.leaderships,
             callbacks=self.loop.callbacks,
@@ -186,12 +189,12 @@ class Simulation:
         if self.plan.timekeepers:
             self._ledger.violations += await Closing(self._auditor).close()
         at_rest = await self._rest()
-        final = await self._final_answers() if at_rest else None
+        self.final = final = await self._final_answers() if at_rest else None
         if final is None:
             self._ledger.violated(f"stuck: {self._standing()}")
         else:
-            self._ledger.violations += judge(self._events, final)
-            self._ledger.violations += judge_timetables(self._events, final, skewed=self._skewed)
+            self._ledger.violations += judge(self.events, final)
+            self._ledger.violations += judge_timetables(self.events, final, skewed=self._skewed)
         self.done = True
 
     async def _all_ended(self) -> None:
@@ -342,7 +345,7 @@ class Simulation:
         self._trace.append(f"{self.loop.time():.6f} {what} {told}")
 
     def _record(self, event: AnyEvent) -> None:
-        self._events.append(event)
+        self.events.append(event)
         self.log("saw", msgspec.json.encode(event).decode())
 
     def _broken(self, what: str) -> None:
