@@ -78,6 +78,15 @@ class Timetables:
     def of_origin(self, job_id: str, origin: str) -> list[ExecutionView]:
         return [one for one in self.executions.get(job_id, []) if one.origin == origin]
 
+    def backfilled(self, job_id: str, nominal_ms: int) -> bool:
+        """Whether a backfill of this time was asked for."""
+        return any(
+            asked.action == "backfill"
+            and asked.job_id == job_id
+            and asked.start_ms <= nominal_ms <= asked.until_ms
+            for asked in self.asked
+        )
+
 
 def _is_doubtful(told: Told | None) -> bool:
     return told is None or told.doubtful
@@ -98,16 +107,11 @@ def judge_named(seen: Timetables) -> Iterator[str]:
             nominals = [instant_ms(view.nominal_at) for view in views]
             for schedule in seen.schedules(explained):
                 named.update(beats(schedule, min(nominals) - 1, max(nominals)))
-        ranges = [
-            (asked.start_ms, asked.until_ms)
-            for asked in seen.asked
-            if asked.action == "backfill" and asked.job_id == job_id
-        ]
         for view in views:
             nominal_ms = instant_ms(view.nominal_at)
             if view.origin != "trigger" and nominal_ms not in named:
                 yield f"{view.execution_id}: the schedule names no such time"
-            if view.origin == "backfill" and not any(a <= nominal_ms <= b for a, b in ranges):
+            if view.origin == "backfill" and not seen.backfilled(job_id, nominal_ms):
                 yield f"{view.execution_id}: nobody asked for this backfill"
 
 
@@ -280,7 +284,8 @@ def judge_backfills(seen: Timetables) -> Iterator[str]:
             view = seen.run.executions.get(execution_id)
             if view is None or not asked.start_ms <= instant_ms(view.nominal_at) <= asked.until_ms:
                 yield f"{execution_id}: a backfill was acknowledged, now {view}"
-            elif view.state == "skipped":
+            elif view.state == "skipped" and view.origin == "backfill":
+                # If the timetable has come to that time since, the occurrence goes by its rules.
                 yield f"{execution_id}: a backfill was acknowledged, and left out: {view.reason}"
 
 
@@ -372,7 +377,7 @@ def judge_jitter(seen: Timetables) -> Iterator[str]:
             yield f"{job_id}: due {sorted(offsets)} ms after the nominal times"
         for view in seen.of_origin(job_id, "timetable"):
             due_ms, nominal_ms = instant_ms(view.due_at), instant_ms(view.nominal_at)
-            if due_ms < nominal_ms + min(offsets):
+            if due_ms < nominal_ms + min(offsets) and not seen.backfilled(job_id, nominal_ms):
                 yield f"{view.execution_id}: due at {view.due_at}, jitter {min(offsets)} ms"
 
 

@@ -24,7 +24,7 @@ from timeball.cluster.raft import candidacy, following, leading, progress, stora
 from timeball.cluster.raft.entry import Entry
 from timeball.cluster.raft.journal import Journal
 from timeball.cluster.raft.messages import AppendReply
-from timeball.cluster.state import leases
+from timeball.cluster.state import leases, overlap
 from timeball.cluster.state.transitions import TERMINAL
 from timeball.cluster.state.verdicts import Verdict
 
@@ -154,6 +154,11 @@ def _followers_differ() -> list[Patch]:
     return [(Node, "on_applied", counting)]
 
 
+def _none_waits() -> list[Patch]:
+    """Nothing holds an occurrence back for another one: neither the leader nor the state."""
+    return [(overlap.waits, "__code__", (lambda _execution: False).__code__)]
+
+
 UNSAFE: dict[str, Callable[[], list[Patch]]] = {
     "acks-before-sync": _acks_before_sync,
     "start-without-sync": _start_without_sync,
@@ -166,6 +171,7 @@ UNSAFE: dict[str, Callable[[], list[Patch]]] = {
     "early-answers": _early_answers,
     "leases-never-end": _leases_never_end,
     "followers-differ": _followers_differ,
+    "none-waits": _none_waits,
     **{name: partial(without_rule, name) for name in BY_NAME},
 }
 """By name, what each puts back."""
