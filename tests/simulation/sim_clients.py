@@ -207,14 +207,15 @@ class Submitter(Client):
         else:
             batch = messages.NewJobs(jobs, request_id)
             answer = await self.ask("POST", "/v1/jobs/batch", batch, kind=messages.JobsCreated)
-            results = answer.results if isinstance(answer, messages.JobsCreated) else [answer]
+            whole = isinstance(answer, messages.JobsCreated)
+            results = answer.results if whole else [answer] * len(jobs)
         if answer is None:
             return
         for position, (job, result) in enumerate(zip(jobs, results, strict=True)):
             if not isinstance(result, messages.JobCreated) or result.status == "refused":
                 if not _too_late(result):
                     around.broken(f"a create was refused: {result}")
-                return
+                continue
             self._jobs.append(result.job_id)
             around.record(
                 JobAcknowledged(
@@ -273,7 +274,8 @@ class Submitter(Client):
 
 def _too_late(result: Any) -> bool:
     """Whether a recurring job was over before the cluster came to see it."""
-    errors = result.errors if isinstance(result, messages.Problem) else []
+    problem = result.problem if isinstance(result, messages.JobCreated) else result
+    errors = problem.errors if isinstance(problem, messages.Problem) else []
     return any(error.field.endswith("schedule.until") for error in errors)
 
 
