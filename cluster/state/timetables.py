@@ -356,6 +356,7 @@ def backfill_job(store: Store, operation: BackfillJob) -> Backfilled:
         else:
             _ask(store, job, recurrence, nominal_ms, Origin.BACKFILL)
             created.append(nominal_ms)
+    store.put_in_order(job)  # once: a sort for each would stall every node
     return Backfilled(ChangeStatus.CHANGED, created, existing)
 
 
@@ -365,4 +366,6 @@ def _ask(
     """Make an occurrence that the timetable does not, due at once."""
     recurrence.asked[nominal_ms] = origin
     due_ms = max(nominal_ms, store.log_time_ms)
-    return store.add_execution(job, nominal_ms, due_ms, store.number_occurrence())
+    sequence = store.number_occurrence()
+    in_order = origin is not Origin.BACKFILL
+    return store.add_execution(job, nominal_ms, due_ms, sequence, in_order=in_order)
