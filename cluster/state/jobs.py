@@ -86,7 +86,11 @@ def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int, na
         NO_EXECUTIONS if timetable is None else {},
     )
     if timetable is not None:
-        job.recurrence = Recurrence(timetable, nominal_ms, name=name, made=1, fired=1)
+        # Times before the job was there are past, also such as would be due, by jitter, after it.
+        passed_ms = min(store.log_time_ms, nominal_ms - 1)
+        job.recurrence = Recurrence(
+            timetable, nominal_ms, name=name, made=1, fired=1, passed_ms=passed_ms
+        )
         offset_ms = jitter_offset(job.id, timetable.jitter_ms)
         due_ms = min(nominal_ms + offset_ms, limits.MAX_TIME_MS)
         store.touched.append(job)

@@ -281,8 +281,11 @@ class Store:
         self.pending.add(due_ms, execution)
         counts.scheduled += 1
         self.touched.append(execution)
-        if event is Event.REPLAY and execution.job.recurrence is not None:
-            execution.job.recurrence.live[execution.nominal_ms] = execution
+        recurrence = execution.job.recurrence
+        if recurrence is not None:
+            if event is Event.REPLAY:
+                recurrence.live[execution.nominal_ms] = execution
+            self._touch_first_in_line(execution.job)
 
     def finish(self, execution: Execution, event: Event, target: ExecutionState) -> None:
         """To a terminal state; the job ends with it if nothing else is to come."""
@@ -319,9 +322,13 @@ class Store:
         del recurrence.live[execution.nominal_ms]
         if execution.state is not _DEAD:  # which may be replayed
             recurrence.begun.pop(execution.nominal_ms, None)
-        following = first_in_line(job)
-        if following is not None and following.state is _SCHEDULED:
-            self.touched.append(following)
+        self._touch_first_in_line(job)
+
+    def _touch_first_in_line(self, job: Job) -> None:
+        """The line of a job has changed: who is first now may have been held back till now."""
+        first = first_in_line(job)
+        if first is not None and first.state is _SCHEDULED:
+            self.touched.append(first)
 
     def skip(self, execution: Execution, kind: FateKind, reason: str) -> None:
         """A scheduled occurrence is not to run: its record says so, and the totals."""

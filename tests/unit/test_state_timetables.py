@@ -465,6 +465,17 @@ def resume(log, job, catch_up=False):
     return log.apply(ResumeJob(job, catch_up))[0].status
 
 
+def test_no_time_before_the_creation_of_a_job_comes_up_by_its_jitter(log):
+    made_ms = log.now_ms
+    job, _ = recurring(log, timetable=with_overlap("allow", jitter_ms=86_400_000))
+    record = log.machine.job(job)
+    assert record.moves_at_ms - record.planned_ms > MINUTE_MS, "the offset of this job"
+    log.pass_ms(10)
+    assert pause(log, job) is ChangeStatus.CHANGED
+    assert resume(log, job) is ChangeStatus.CHANGED
+    assert record.planned_ms == made_ms, "the next time is one after it"
+
+
 def test_a_pause_takes_back_what_is_not_due_and_lets_the_rest_go_on(log):
     job, _ = recurring(log, first_in_ms=0)
     due = come_due(log, job)
