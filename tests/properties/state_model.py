@@ -186,6 +186,7 @@ class Model:
             *(self.next_job, new.queue, definition, new.timetable, nominal_ms),
             new.timetable is None,
             name=name,
+            passed_ms=min(self.now_ms, nominal_ms - 1),
         )
         self.next_job += 1
         self.jobs[job.id] = job
