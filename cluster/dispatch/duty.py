@@ -62,6 +62,8 @@ class Duty:
         """Due times before this are in the wheel or on their way; later ones in the buckets."""
         self._led_to_ms = 0
         """The log has asked for what comes due until then, to lease it ahead of time."""
+        self._firing_to_ms: int | None = None
+        """Of what is due by then some is still in the wheel: claims wait until it is ready."""
         self._to_load: deque[Iterator[Item]] = deque()
         self._undecided: dict[Job, Execution] = {}
         """Due occurrences that wait until catch-up has decided about them."""
@@ -137,9 +139,12 @@ class Duty:
             wall_ms = self._wall_clock_ms()
             now_ms = min(max(self._state.log_time_ms, wall_ms), log_time_ms)
             self.claims.hand_over(now_ms)
-            self._fire(now_ms)
-            if self.planner.has_due:
+            if self._firing_to_ms is None:
+                self._fire(now_ms)
+            if self.planner.has_due or self._firing_to_ms is not None:
                 self._wake_now()
+            if self._firing_to_ms is not None:
+                return  # all that is due is in before a choice is made
             yield from self.claims.bind()
             # While log-time is ahead of the clock, nobody can say when the next is due.
             if wall_ms >= log_time_ms and self.claims.to_spare:
@@ -237,14 +242,20 @@ class Duty:
             self._places[job] = self._wheel.insert(moves_at_ms, job)
 
     def _fire(self, now_ms: int) -> bool:
-        """Take what is due out of the wheel; True when there is more."""
+        """Take what is due out of the wheel; True when there is more.
+
+        What has come due by the first step of several goes to claims when all of it is ready,
+        whatever comes due meanwhile.
+        """
         fired = self._wheel.advance(now_ms, self._settings.step)
         due: list[Execution] = []
         for item in fired:
             if type(item) is Execution:
                 assert item.state is _SCHEDULED, "a timer outlived its reason"
                 assert item.due_ms <= now_ms, "never early"
-                if item.job.recurrence is not None and self._is_held_back(item, now_ms):
+                if item.job.recurrence is None:
+                    due.append(item)
+                elif self._is_held_back(item, now_ms):
                     del self._places[item]
                 else:
                     due.append(item)
@@ -255,7 +266,18 @@ class Duty:
         if due:
             self._make_ready(due)
             self._instruments.observe_wheel([now_ms - execution.due_ms for execution in due])
-        return len(fired) >= self._settings.step
+        more = len(fired) >= self._settings.step
+        if self._firing_to_ms is None:
+            self._firing_to_ms = now_ms if more else None
+        elif self._are_ready(min(self._firing_to_ms, now_ms)):  # the clock may be set back
+            self._firing_to_ms = None
+            self._commit.wake()
+        return more
+
+    def _are_ready(self, due_ms: int) -> bool:
+        """Whether nothing that is due by then is left in the wheel."""
+        first_ms = self._wheel.next_expiry()
+        return first_ms is None or first_ms > due_ms
 
     def _tick(self) -> None:
         """One turn of the leader's own work, and the timer for the next."""
