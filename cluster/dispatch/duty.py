@@ -63,7 +63,7 @@ class Duty:
         self._led_to_ms = 0
         """The log has asked for what comes due until then, to lease it ahead of time."""
         self._firing_to_ms: int | None = None
-        """Of what is due by then some is still in the wheel: claims wait until it is ready."""
+        """What is due by then is made ready in several steps, and claims wait for the last."""
         self._to_load: deque[Iterator[Item]] = deque()
         self._undecided: dict[Job, Execution] = {}
         """Due occurrences that wait until catch-up has decided about them."""
@@ -141,10 +141,12 @@ class Duty:
             self.claims.hand_over(now_ms)
             if self._firing_to_ms is None:
                 self._fire(now_ms)
-            if self.planner.has_due or self._firing_to_ms is not None:
+            if self.planner.has_due:
                 self._wake_now()
-            if self._firing_to_ms is not None:
-                return  # all that is due is in before a choice is made
+            if not self._all_is_in(now_ms):
+                self._wake_now()
+                return
+            self._firing_to_ms = None
             yield from self.claims.bind()
             # While log-time is ahead of the clock, nobody can say when the next is due.
             if wall_ms >= log_time_ms and self.claims.to_spare:
@@ -244,8 +246,8 @@ class Duty:
     def _fire(self, now_ms: int) -> bool:
         """Take what is due out of the wheel; True when there is more.
 
-        What has come due by the first step of several goes to claims when all of it is ready,
-        whatever comes due meanwhile.
+        What has come due by the first of several steps is all made ready before claims get any
+        of it; what comes due meanwhile makes them wait no longer.
         """
         fired = self._wheel.advance(now_ms, self._settings.step)
         due: list[Execution] = []
@@ -269,15 +271,17 @@ class Duty:
         more = len(fired) >= self._settings.step
         if self._firing_to_ms is None:
             self._firing_to_ms = now_ms if more else None
-        elif self._are_ready(min(self._firing_to_ms, now_ms)):  # the clock may be set back
-            self._firing_to_ms = None
+        elif self._all_is_in(now_ms):
             self._commit.wake()
         return more
 
-    def _are_ready(self, due_ms: int) -> bool:
-        """Whether nothing that is due by then is left in the wheel."""
+    def _all_is_in(self, now_ms: int) -> bool:
+        """Whether all is ready among which a choice is to be made."""
+        if self._firing_to_ms is None:
+            return True
         first_ms = self._wheel.next_expiry()
-        return first_ms is None or first_ms > due_ms
+        # What the clock, set back, says is not due any more is not waited for.
+        return first_ms is None or first_ms > min(self._firing_to_ms, now_ms)
 
     def _tick(self) -> None:
         """One turn of the leader's own work, and the timer for the next."""
