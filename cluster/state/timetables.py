@@ -298,10 +298,10 @@ def trigger_job(store: Store, operation: TriggerJob) -> Triggered:
     if request_id:
         known = store.requests.find(request_id, store.log_time_ms, store.settings.request_memory_ms)
         if known is not None:
-            store.counters.duplicates += 1
             first = known.answer[0]
-            if len(known.answer) != 1 or first.job != operation.job:
+            if not known.of_trigger or first.job != operation.job:
                 return Triggered(TriggerStatus.KEY_REUSED)
+            store.counters.duplicates += 1
             return Triggered(TriggerStatus.DUPLICATE, first.nominal_ms)
     job = store.job_to_change(operation.job)
     if job is None or len(request_id) > limits.MAX_KEY_CHARS:
@@ -321,7 +321,7 @@ def trigger_job(store: Store, operation: TriggerJob) -> Triggered:
     settle(store, execution)
     if request_id:
         answer = [Created(CreateStatus.CREATED, job.id, nominal_ms)]
-        store.requests.add(RequestRecord(request_id, store.log_time_ms, answer))
+        store.requests.add(RequestRecord(request_id, store.log_time_ms, answer, True))
     skipped = execution.state is ExecutionState.SKIPPED
     status = TriggerStatus.SKIPPED if skipped else TriggerStatus.CREATED
     return Triggered(status, nominal_ms)

@@ -116,8 +116,8 @@ ONE_AT_A_TIME = (
     Mutant(
         "slot-is-not-handed-on",
         "The end of one occurrence lets the next in line go.",
-        f"{STORE}::Store._leave_line",
-        "self.touched.append(following)",
+        f"{STORE}::Store._touch_first_in_line",
+        "self.touched.append(first)",
         "pass",
         ["test_recu_08_every_end_frees_the_slot"],
     ),

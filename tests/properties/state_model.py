@@ -130,7 +130,7 @@ class Model:
         self.finished = []  # (ended_ms, execution or job), in order
         self.dead = []
         self.keys = []  # (key, since_ms, fingerprint, job, nominal_ms)
-        self.requests = []  # (id, since_ms, answer as tuples)
+        self.requests = []  # (id, since_ms, answer as tuples, of a trigger)
         self.claims = []  # (id, since_ms, grants)
         self.counts = Counter()
         self.spent = []  # when each run of the past may be forgotten by the budget
@@ -160,12 +160,14 @@ class Model:
     def create(self, request_id, new_jobs):
         if request_id:
             known = self.remembered(self.requests, request_id, SETTINGS.request_memory_ms)
+            if known and known[3]:
+                return True, []
             if known:
                 self.counts["duplicates"] += len(known[2])
                 return True, known[2]
         answer = [self.create_one(new) for new in new_jobs]
         if request_id and any(job for _, job, _ in answer):
-            self.requests.append((request_id, self.now_ms, answer))
+            self.requests.append((request_id, self.now_ms, answer, False))
         return False, answer
 
     def create_one(self, new, name=""):
@@ -481,9 +483,9 @@ class Model:
             self.requests, request_id, SETTINGS.request_memory_ms
         )
         if known:
-            self.counts["duplicates"] += 1
-            if len(known[2]) != 1 or known[2][0][1] != job_id:
+            if not known[3] or known[2][0][1] != job_id:
                 return Triggered(TriggerStatus.KEY_REUSED)
+            self.counts["duplicates"] += 1
             return Triggered(TriggerStatus.DUPLICATE, known[2][0][2])
         job = self.jobs.get(job_id)
         if not job:
@@ -501,7 +503,7 @@ class Model:
         self.settle(one)
         if request_id:
             answer = [(CreateStatus.CREATED, job_id, nominal_ms)]
-            self.requests.append((request_id, self.now_ms, answer))
+            self.requests.append((request_id, self.now_ms, answer, True))
         skipped = one.state is ExecutionState.SKIPPED
         return Triggered(TriggerStatus.SKIPPED if skipped else TriggerStatus.CREATED, nominal_ms)
 
@@ -618,7 +620,7 @@ class Model:
         while len(self.dead) > SETTINGS.keep_dead:
             self.drop(self.dead.pop(0))
         self.keys = self.keys[-SETTINGS.idempotency_keys :]
-        while sum(len(answer) for *_, answer in self.requests) > SETTINGS.request_memory:
+        while sum(len(answer) for _, _, answer, _ in self.requests) > SETTINGS.request_memory:
             self.requests.pop(0)
         while sum(len(grants) for *_, grants in self.claims) > SETTINGS.claim_memory:
             self.claims.pop(0)
