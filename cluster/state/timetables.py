@@ -190,7 +190,7 @@ def stand_at_present(store: Store, job: Job, recurrence: Recurrence, offset_ms: 
     """Take back the occurrence that is not due yet, and let the timetable stand at log-time.
 
     Times are due `offset_ms` later from now on. No nominal time that had its turn comes
-    again, and the one taken back may; none before the job's creation comes at all.
+    again, and the one taken back may.
     """
     assert isinstance(job.executions, dict)
     pending = job.executions.get(recurrence.planned_ms)
@@ -202,8 +202,7 @@ def stand_at_present(store: Store, job: Job, recurrence: Recurrence, offset_ms: 
         and origin_of(pending) is Origin.TIMETABLE
     ):
         store.withdraw(pending)
-        since_ms = max(store.log_time_ms - offset_ms, job.created_ms)
-        before_ms = min(pending.nominal_ms - 1, since_ms)
+        before_ms = min(pending.nominal_ms - 1, store.log_time_ms - offset_ms)
         recurrence.planned_ms = max(recurrence.passed_ms, before_ms)
 
 
