@@ -10,13 +10,14 @@ import msgspec
 
 from timeball.client import messages
 from timeball.client.calls import segment
+from timeball.client.dead import DeadLetterCalls
 from timeball.client.errors import TimeballError
 from timeball.client.flow import Call, encode_request, in_batches
 from timeball.client.messages import Consistency, NewJob, Retry, Schedule
 from timeball.client.timetables import TimetableCalls
 
 
-class Client(TimetableCalls):
+class Client(DeadLetterCalls, TimetableCalls):
     """A client of one cluster. Any node serves any request; the client finds one that does.
 
     Every create and claim carries a request id made here, and every report a token, so an
@@ -165,35 +166,6 @@ class Client(TimetableCalls):
         async for execution in pages:
             yield execution
 
-    async def dead(
-        self,
-        *,
-        queue: str | None = None,
-        page_size: int = 100,
-        consistency: Consistency = "applied",
-        min_index: int = 0,
-    ) -> AsyncIterator[messages.ExecutionView]:
-        """Iterate over dead letters, newest first. Raises `NotFound` for the queue.
-
-        Each page is as fresh as asked for when it is read.
-        """
-        query = {"queue": queue, "limit": page_size}
-        async for execution in self._execution_pages("/v1/dead", query, consistency, min_index):
-            yield execution
-
-    async def replay(self, execution_ids: Sequence[str]) -> list[messages.Replayed]:
-        """Give dead executions a new attempt budget; one answer per id, in order.
-
-        When the answer to a first attempt was lost, the repeat may say "not_dead" for what
-        the first one replayed.
-        """
-        results: list[messages.Replayed] = []
-        for batch in in_batches(execution_ids):
-            body = encode_request({"execution_ids": batch})
-            call = Call("POST", "/v1/dead/replay", messages.ReplayAnswers, body)
-            results.extend((await self._call(call)).results)
-        return results
-
     # --- the worker protocol -----------------------------------------------------------------
 
     async def claim(
@@ -297,19 +269,3 @@ class Client(TimetableCalls):
             call = Call("POST", f"/v1/executions/{verb}", messages.Reports, body)
             results.extend((await self._call(call, timeout_ms)).results)
         return results
-
-    async def _execution_pages(
-        self,
-        path: str,
-        query: dict[str, str | int | None],
-        consistency: Consistency,
-        min_index: int,
-    ) -> AsyncIterator[messages.ExecutionView]:
-        cursor: str | None = None
-        while True:
-            fresh = self._fresh(consistency, min_index)
-            page = await self._get(path, messages.ExecutionList, **query, **fresh, cursor=cursor)
-            for execution in page.executions:
-                yield execution
-            if (cursor := page.cursor) is None:
-                return

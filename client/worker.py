@@ -31,6 +31,7 @@ from typing import Any, Self
 
 import msgspec
 
+from timeball.client.backtraces import backtrace_of
 from timeball.client.client import Client
 from timeball.client.context import ExecutionContext, NonRetryable, RetryLater
 from timeball.client.errors import InvalidRequest, NotFound, TimeballError
@@ -362,6 +363,7 @@ class Worker:
             retry_after_ms=error.after_ms if isinstance(error, RetryLater) else None,
             non_retryable=isinstance(error, NonRetryable),
             started_ms=held.started_ms,
+            backtrace=backtrace_of(error),
         )
         self._failures.put(held, failure)
 

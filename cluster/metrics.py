@@ -53,6 +53,7 @@ _TOTALS = {
     "retried": "Attempts after which another was scheduled",
     "died": "Executions that became dead letters",
     "replayed": "Dead letters given a new budget",
+    "purged": "Dead letters forgotten on request",
     "cancelled": "Executions cancelled",
     "coalesced": "Nominal times folded into another",
     "missed": "Nominal times given up",

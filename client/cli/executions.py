@@ -103,7 +103,15 @@ def _one(view: ExecutionView) -> str:
             for attempt in view.attempts
         ],
     )
-    return f"{head}\n\n{attempts}"
+    return "\n\n".join([head, attempts, *_backtrace(view)])
+
+
+def _backtrace(view: ExecutionView) -> list[str]:
+    """Render where the latest attempt that tells it failed."""
+    for attempt in reversed(view.attempts):
+        if attempt.backtrace:
+            return [output.block(f"backtrace of attempt {attempt.number}", attempt.backtrace)]
+    return []
 
 
 def _state(view: ExecutionView) -> str:

@@ -12,6 +12,7 @@ from timeball.client.cli import output
 from timeball.client.cli.asking import Asker, asks, freshness_options, limit_option
 from timeball.client.cli.durations import DURATION
 from timeball.client.cli.naming import takes_a_job
+from timeball.client.cli.retrying import retry_options, revised, tell_retry
 from timeball.client.cli.scheduling import describe, details, schedule_options
 from timeball.client.cli.timetables import (
     backfill,
@@ -40,9 +41,6 @@ def job() -> None:
     """Create, look at, change and cancel jobs."""
 
 
-_DEFAULT_RETRY = Retry()
-
-
 @job.command()
 @click.option("--queue", default="default", show_default=True)
 @click.option("--payload", default="null", help="What the worker gets, in JSON.")
@@ -52,12 +50,7 @@ _DEFAULT_RETRY = Retry()
 )
 @click.option("--priority", type=click.IntRange(0, 9), default=5, show_default=True)
 @click.option("--partition-key", default="", help="Work of one key shares a partition.")
-@click.option(
-    "--max-attempts",
-    type=click.IntRange(1, 10_000),
-    default=_DEFAULT_RETRY.max_attempts,
-    show_default=True,
-)
+@retry_options
 @click.option(
     "--attempt-timeout", "attempt_timeout_ms", type=DURATION, help="Longest time for one attempt."
 )
@@ -69,7 +62,7 @@ def create(
     payload: str,
     schedule: Schedule | None,
     name: str | None,
-    max_attempts: int,
+    retrying: dict[str, Any],
     attempt_timeout_ms: int | None,
     key: str | None,
     **definition: Any,
@@ -77,7 +70,7 @@ def create(
     """Create a job; without a schedule it is due at once."""
     definition.update(
         payload=_payload(payload),
-        retry=Retry(max_attempts=max_attempts),
+        retry=revised(Retry(), retrying),
         timeout_ms=attempt_timeout_ms,
     )
     if name is not None:
@@ -105,7 +98,7 @@ def _put(
 @click.option("--payload", help="What the worker gets, in JSON.")
 @schedule_options
 @click.option("--priority", type=click.IntRange(0, 9))
-@click.option("--max-attempts", type=click.IntRange(1, 10_000))
+@retry_options
 @click.option(
     "--attempt-timeout", "attempt_timeout_ms", type=DURATION, help="Longest time for one attempt."
 )
@@ -122,7 +115,7 @@ def update(
     payload: str | None,
     schedule: Schedule | None,
     priority: int | None,
-    max_attempts: int | None,
+    retrying: dict[str, Any],
     attempt_timeout_ms: int | None,
     no_attempt_timeout: bool,
     if_version: int | None,
@@ -136,24 +129,28 @@ def update(
         "priority": _or_unset(priority),
         "timeout_ms": None if no_attempt_timeout else _or_unset(attempt_timeout_ms),
     }
-    if max_attempts is None and all(value is UNSET for value in given.values()):
+    if not retrying and all(value is UNSET for value in given.values()):
         raise click.UsageError("nothing to change: give an option such as --payload or --cron")
 
     async def change(client: Client) -> JobChanged:
-        if max_attempts is None:
+        if not retrying:
             return await client.update_job(job_id, **given, if_version=if_version)
-        return await _with_attempts(client, job_id, max_attempts, given, if_version)
+        return await _with_retry(client, job_id, retrying, given, if_version)
 
     answer = asker.ask(change)
     asker.show(answer, lambda: changed(answer))
 
 
-async def _with_attempts(
-    client: Client, job_id: str, attempts: int, given: dict[str, Any], if_version: int | None
+async def _with_retry(
+    client: Client,
+    job_id: str,
+    retrying: dict[str, Any],
+    given: dict[str, Any],
+    if_version: int | None,
 ) -> JobChanged:
-    """Change one number of a retry policy, which is changed as a whole: read it, and hold it."""
+    """Change parts of a retry policy, which is changed as a whole: read it, and hold it."""
     view = await client.job(job_id, consistency="strong")
-    retry = msgspec.structs.replace(view.retry, max_attempts=attempts)
+    retry = revised(view.retry, retrying)
     version = view.version if if_version is None else if_version
     return await client.update_job(job_id, **given, retry=retry, if_version=version)
 
@@ -238,7 +235,7 @@ def _one(view: JobView) -> str:
             ("payload", output.compact(view.payload)),
             ("priority", view.priority),
             ("partition key", view.partition_key),
-            ("attempts", f"at most {view.retry.max_attempts}"),
+            *tell_retry(view.retry),
             ("attempt timeout", f"{view.timeout_ms} ms" if view.timeout_ms else None),
             ("idempotency key", view.idempotency_key),
             ("created", view.created_at),

@@ -45,6 +45,11 @@ def facts(pairs: Iterable[tuple[str, object]]) -> str:
     return "\n".join(f"{_pad(name, width, False)}  {_value(value)}" for name, value in shown)
 
 
+def block(heading: str, text: str) -> str:
+    """Render a text of several lines, set in, below its heading."""
+    return "\n".join([heading, *(f"  {_printable(line)}" for line in text.splitlines())])
+
+
 def compact(value: object) -> str:
     """Render a payload or result on one line."""
     return msgspec.json.encode(value).decode()

@@ -1,12 +1,10 @@
-"""Executions and dead letters, as people see them."""
+"""Executions, as people see them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta
-
-from timeball.client.messages.fields import MAX_BATCH, Answer, ExecutionStateName, Request
+from timeball.client.messages.fields import Answer, ExecutionStateName
 
 
 class AttemptView(Answer, frozen=True):
@@ -23,6 +21,7 @@ class AttemptView(Answer, frozen=True):
     finished_at: str | None
     error_type: str
     message: str
+    backtrace: str = ""
 
 
 class ExecutionView(Answer, frozen=True):
@@ -52,22 +51,3 @@ class ExecutionList(Answer, frozen=True):
     executions: list[ExecutionView]
     cursor: str | None
     applied_index: int
-
-
-class Replay(Request, frozen=True):
-    """Give dead executions a new attempt budget; their history stays."""
-
-    execution_ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_BATCH)]
-
-
-class Replayed(Answer, frozen=True):
-    """What a replay did to one execution."""
-
-    execution_id: str
-    status: Literal["replayed", "not_dead", "unknown"]
-
-
-class ReplayAnswers(Answer, frozen=True):
-    """The answers to a replay, in order."""
-
-    results: list[Replayed]

@@ -15,7 +15,9 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 """Largest request body."""
 MAX_ERROR_TYPE = 200
 MAX_ERROR_MESSAGE = 2_000
-"""Longer error texts of an attempt are clipped, with a mark, rather than refused."""
+MAX_BACKTRACE = 8_192
+"""Longer error texts of an attempt are clipped, with a mark, rather than refused: a backtrace at
+its beginning, the others at their end."""
 MAX_DELAY_MS = 100 * 366 * 86_400_000
 MAX_DIGITS = 16
 """Of the numbers that identifiers are made of."""
@@ -42,6 +44,17 @@ CatchUp = Literal["none", "one", "all"]
 Overlap = Literal["allow", "skip", "buffer_one", "cancel_running"]
 """What happens to an occurrence that comes due while another of its job is active."""
 MissedInPause = Literal["skip", "catch_up"]
+BackoffName = Literal["exponential", "linear", "fixed", "list"]
+"""How the delays before retries follow each other."""
+DeadReason = Literal[
+    "attempts_exhausted",
+    "attempts_exhausted:failed",
+    "attempts_exhausted:lease_expired",
+    "attempts_exhausted:timed_out",
+    "non_retryable",
+    "non_retryable_error",
+]
+"""Why an execution is dead; the first stands for the three that begin with it."""
 Consistency = Literal["applied", "strong"]
 """How fresh a read is at least; see the protocol, "Reads"."""
 

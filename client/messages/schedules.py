@@ -9,6 +9,8 @@ from msgspec import Meta
 
 from timeball.client.messages.fields import (
     MAX_DELAY_MS,
+    MAX_ERROR_TYPE,
+    BackoffName,
     CatchUp,
     CronText,
     IntervalMs,
@@ -119,11 +121,26 @@ Timetable = Every | Cron | Union
 Schedule = At | After | Every | Cron | Union
 
 
+DelayMs = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
+ErrorType = Annotated[str, Meta(min_length=1, max_length=MAX_ERROR_TYPE)]
+
+
 class Retry(Request, frozen=True):
-    """The retry policy: exponential backoff with a cap and deterministic jitter."""
+    """The retry policy: how often, how soon, and after which failures not at all.
+
+    The delay after the n-th attempt failed is, by `backoff`: `exponential`, `initial_ms` times
+    `multiplier_pct` per cent to the power of n − 1; `linear`, n times `initial_ms`; `fixed`,
+    `initial_ms`; `list`, the n-th of `delays_ms`, or the last. `max_ms` caps it, and
+    `jitter_pct` per cent of it are replaced by a share that differs between executions and
+    attempts: 100 spreads retries over the whole delay. A failure whose error type is exactly
+    one of `non_retryable_errors` goes straight to the dead letters.
+    """
 
     max_attempts: Annotated[int, Meta(ge=1, le=10_000)] = 5
-    initial_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] = 1_000
+    initial_ms: DelayMs = 1_000
     multiplier_pct: Annotated[int, Meta(ge=100, le=10_000)] = 200
-    max_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] = 3_600_000
+    max_ms: DelayMs = 3_600_000
     jitter_pct: Annotated[int, Meta(ge=0, le=100)] = 20
+    backoff: BackoffName = "exponential"
+    delays_ms: Annotated[tuple[DelayMs, ...], Meta(max_length=50)] = ()
+    non_retryable_errors: Annotated[tuple[ErrorType, ...], Meta(max_length=16)] = ()

@@ -95,7 +95,10 @@ class Successes(Request, frozen=True):
 
 
 class Failure(Request, frozen=True):
-    """An attempt failed. `retry_after_ms` overrides the policy; `non_retryable` ends it."""
+    """An attempt failed. `retry_after_ms` overrides the policy; `non_retryable` ends it.
+
+    Of a `backtrace` that is too long the end is kept.
+    """
 
     execution_id: str
     token: Token
@@ -104,6 +107,7 @@ class Failure(Request, frozen=True):
     retry_after_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
     non_retryable: bool = False
     started_ms: Annotated[int, Meta(ge=0, le=MAX_INSTANT_MS)] | None = None
+    backtrace: str = ""
 
 
 class Failures(Request, frozen=True):

@@ -28,7 +28,7 @@ from timeball.cluster.http.schedule_views import show_fires
 from timeball.cluster.http.schedules import read_schedule
 from timeball.cluster.http.services import Services
 from timeball.cluster.state import operations
-from timeball.cluster.state.operations import RetryPolicy
+from timeball.cluster.state.operations import DEFAULT_POLICY
 from timeball.cluster.state.records import Job
 from timeball.cluster.state.verdicts import Changed, ChangeStatus
 
@@ -111,7 +111,7 @@ class Changes:
             raise _at_version(job.version)
         change = operations.Change(
             payload=new.payload,
-            retry=new.retry or RetryPolicy(),
+            retry=new.retry or DEFAULT_POLICY,
             priority=new.priority,
             timeout_ms=new.timeout_ms,
             timetable=new.timetable,
@@ -164,7 +164,7 @@ def _changed_parts(body: messages.JobUpdate, job: Job, now_ms: int) -> operation
     if body.payload is not msgspec.UNSET:
         given["payload"] = pack_value(body.payload, "payload")
     if body.retry is not msgspec.UNSET:
-        given["retry"] = read_policy(body.retry) or RetryPolicy()
+        given["retry"] = read_policy(body.retry, "") or DEFAULT_POLICY
     if body.priority is not msgspec.UNSET:
         given["priority"] = body.priority
     if body.timeout_ms is not msgspec.UNSET:

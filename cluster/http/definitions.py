@@ -52,7 +52,7 @@ def build_job(
     plan = read_schedule(body.schedule, prefix, now_ms, former=former)
     if not repeatable:
         plan.settled()
-    policy = read_policy(body.retry)
+    policy = read_policy(body.retry, prefix)
     payload = pack_value(body.payload, f"{prefix}payload")
     mark = b""
     if key:
@@ -81,22 +81,55 @@ def build_job(
     return Built(job, plan.over)
 
 
+def read_policy(retry: messages.Retry, prefix: str) -> operations.RetryPolicy | None:
+    """The policy in the terms of the log; None for the default.
+
+    Raises InvalidRequest, naming the field after `prefix`, for parts that contradict each other.
+    """
+    policy = _policy(retry)
+    if isinstance(policy, _Contradiction):
+        raise InvalidRequest.at(f"{prefix}retry.{policy.field}", policy.detail)
+    return policy
+
+
+class _Contradiction(NamedTuple):
+    field: str
+    detail: str
+
+
 @functools.lru_cache(maxsize=1024)
-def read_policy(retry: messages.Retry) -> operations.RetryPolicy | None:
-    """Most jobs have one of a few policies, if not the default (None)."""
+def _policy(retry: messages.Retry) -> operations.RetryPolicy | _Contradiction | None:
+    """Most jobs have one of a few policies."""
+    if retry.backoff != operations.LIST:
+        if retry.delays_ms:
+            return _Contradiction("delays_ms", 'they go with the backoff "list" alone')
+        longest_ms = retry.initial_ms
+    elif not retry.delays_ms:
+        return _Contradiction("delays_ms", 'the backoff "list" needs at least one delay')
+    else:
+        longest_ms = max(retry.delays_ms)
+    if longest_ms > retry.max_ms:
+        return _Contradiction(
+            "max_ms", f"the policy has a delay of {longest_ms} ms, and {retry.max_ms} caps it"
+        )
     policy = operations.RetryPolicy(
         retry.max_attempts,
         retry.initial_ms,
         retry.multiplier_pct,
         retry.max_ms,
         retry.jitter_pct,
+        retry.backoff,
+        retry.delays_ms,
+        retry.non_retryable_errors,
     )
-    return None if policy == operations.RetryPolicy() else policy
+    return None if policy == operations.DEFAULT_POLICY else policy
 
 
 def weight_of(job: operations.NewJob) -> int:
     """About how many bytes a job takes in the log, rather more than less."""
     weight = len(job.payload) + _OVERHEAD_BYTES
+    if job.retry is not None:
+        weight += sum(4 * len(name) for name in job.retry.non_retryable_errors)
     if job.timetable is not None:
         for rule in job.timetable.rules:
             times = len(rule.times_ms) if isinstance(rule, operations.At) else 0

@@ -35,6 +35,7 @@ MAX_ID_SHOWN = 64
 """What an answer repeats of an execution id; no real one is longer."""
 _OVERHEAD_BYTES = 256
 _CLIPPED = " […]"
+_CUT_BEFORE = "[…] "
 
 _UNKNOWN = Verdict.UNKNOWN
 _VERDICTS: dict[Verdict, tuple[messages.ReportVerdict, int]] = {
@@ -65,6 +66,7 @@ class _SingleFailure(messages.Request, frozen=True):
     retry_after_ms: Annotated[int, Meta(ge=0, le=messages.MAX_DELAY_MS)] | None = None
     non_retryable: bool = False
     started_ms: Annotated[int, Meta(ge=0, le=messages.MAX_INSTANT_MS)] | None = None
+    backtrace: str = ""
 
 
 Ids = Sequence[str]
@@ -257,6 +259,7 @@ def _failure(job: int, nominal_ms: int, item: Any, _place: int) -> operations.Fa
         -1 if item.retry_after_ms is None else item.retry_after_ms,
         item.non_retryable,
         item.started_ms or 0,
+        clip_beginning(item.backtrace, messages.MAX_BACKTRACE),
     )
 
 
@@ -312,8 +315,9 @@ def that_fit(found: list[Execution]) -> list[Execution]:
 
 def _shown_size(execution: Execution) -> int:
     attempts = execution.attempts or ()
-    errors = sum(len(attempt.error_type) + len(attempt.message) for attempt in attempts)
-    return len(execution.result) + errors
+    errors = [attempt.error for attempt in attempts if attempt.error is not None]
+    texts = sum(len(one.error_type) + len(one.message) + len(one.backtrace) for one in errors)
+    return len(execution.result) + texts
 
 
 def list_answer(
@@ -333,6 +337,11 @@ def clip(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - len(_CLIPPED)] + _CLIPPED
 
 
+def clip_beginning(text: str, longest: int) -> str:
+    """The end of a backtrace, which is where the error was raised, with a mark."""
+    return text if len(text) <= longest else _CUT_BEFORE + text[len(_CUT_BEFORE) - longest :]
+
+
 def _split(items: list[Any]) -> list[list[Any]]:
     """Runs of reports that each fit one operation."""
     parts: list[list[Any]] = []
@@ -342,7 +351,7 @@ def _split(items: list[Any]) -> list[list[Any]]:
         if type(item) is operations.Success:
             weight += len(item.result)
         elif type(item) is operations.Failure:
-            weight += 4 * len(item.message)
+            weight += 4 * (len(item.error_type) + len(item.message) + len(item.backtrace))
         if size + weight > MAX_OPERATION_BYTES:
             parts.append([])
             size = 0

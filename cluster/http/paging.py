@@ -77,13 +77,17 @@ def read_queue(parameters: dict[str, str]) -> str | None:
 
 def read_job(parameters: dict[str, str]) -> int | None:
     """The `job` to restrict a list to."""
-    text = parameters.get("job")
+    return read_job_text(parameters.get("job"), "job")
+
+
+def read_job_text(text: str | None, field: str) -> int | None:
+    """The job that a field names, if it names one."""
     if text is None:
         return None
     try:
         return decode_job_id(text)
     except ValueError as error:
-        raise InvalidRequest.at("job", str(error)) from error
+        raise InvalidRequest.at(field, str(error)) from error
 
 
 def read_choice(parameters: dict[str, str], name: str, choices: Collection[str]) -> str | None:
@@ -113,7 +117,11 @@ def write_cursor(kind: str, position: Position) -> str:
 
 def read_cursor(parameters: dict[str, str], kind: str, length: int) -> Position | None:
     """The position that the `cursor` stands for; None for the first page."""
-    text = parameters.get("cursor")
+    return read_cursor_text(parameters.get("cursor"), kind, length)
+
+
+def read_cursor_text(text: str | None, kind: str, length: int) -> Position | None:
+    """The same of a cursor in a body."""
     if text is None:
         return None
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 from timeball.client import messages
 from timeball.cluster.http.codec import show_value
@@ -12,6 +12,7 @@ from timeball.cluster.http.schedule_views import NEXT_FIRES, show_fires, show_ti
 from timeball.cluster.state.operations import RetryPolicy
 from timeball.cluster.state.records import (
     Attempt,
+    AttemptError,
     Execution,
     ExecutionState,
     Job,
@@ -55,6 +56,7 @@ _OUTCOME_NAMES: dict[Outcome, OutcomeName] = {
     Outcome.RELEASED: "released",
     Outcome.CANCELLED: "cancelled",
 }
+_NO_ERROR = AttemptError()
 OriginName = Literal["timetable", "trigger", "backfill"]
 _ORIGIN_NAMES: dict[Origin, OriginName] = {
     Origin.TIMETABLE: "timetable",
@@ -91,7 +93,7 @@ def job_view(
         schedule=_schedule(job, executions),
         priority=job.priority,
         partition_key=job.partition_key,
-        retry=_retry(job.retry),
+        retry=show_policy(job.retry),
         timeout_ms=job.timeout_ms or None,
         idempotency_key=job.idempotency_key or None,
         created_at=render_instant(job.created_ms),
@@ -121,13 +123,17 @@ def timetable_view(recurrence: Recurrence) -> messages.TimetableView:
     )
 
 
-def _retry(policy: RetryPolicy) -> messages.Retry:
+def show_policy(policy: RetryPolicy) -> messages.Retry:
+    """A retry policy, as it can be sent again."""
     return messages.Retry(
         max_attempts=policy.max_attempts,
         initial_ms=policy.initial_ms,
         multiplier_pct=policy.multiplier_pct,
         max_ms=policy.max_ms,
         jitter_pct=policy.jitter_pct,
+        backoff=cast("messages.BackoffName", policy.backoff),
+        delays_ms=policy.delays_ms,
+        non_retryable_errors=policy.non_retryable_errors,
     )
 
 
@@ -151,6 +157,7 @@ def _next_fires(job: Job, executions: list[Execution], now_ms: int, count: int) 
 
 def attempt_view(attempt: Attempt) -> messages.AttemptView:
     """One lease of an execution."""
+    error = attempt.error or _NO_ERROR
     return messages.AttemptView(
         number=attempt.number,
         worker=attempt.worker,
@@ -159,8 +166,9 @@ def attempt_view(attempt: Attempt) -> messages.AttemptView:
         claimed_at=render_instant(attempt.claimed_ms),
         started_at=render_optional(attempt.started_ms),
         finished_at=render_optional(attempt.finished_ms),
-        error_type=attempt.error_type,
-        message=attempt.message,
+        error_type=error.error_type,
+        message=error.message,
+        backtrace=error.backtrace,
     )
 
 

@@ -10,10 +10,10 @@ from timeball.cluster.state import limits
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.jobs import create, shared_policy
 from timeball.cluster.state.operations import (
+    DEFAULT_POLICY,
     Change,
     NewJob,
     PutJob,
-    RetryPolicy,
     Timetable,
     UpdateJob,
 )
@@ -60,7 +60,7 @@ def put_job(store: Store, operation: PutJob) -> Changed:
     if (new.queue, new.partition_key) != (job.queue, job.partition_key):
         return Changed(ChangeStatus.FIXED, job.id, job.version)
     change = Change(
-        new.payload, new.retry or RetryPolicy(), new.priority, new.timeout_ms, new.timetable
+        new.payload, new.retry or DEFAULT_POLICY, new.priority, new.timeout_ms, new.timetable
     )
     return _change(store, job, change)
 

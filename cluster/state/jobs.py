@@ -5,7 +5,13 @@ from __future__ import annotations
 from timeball.cluster.state import limits
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.memory import KeyRecord, RequestRecord
-from timeball.cluster.state.operations import CancelJobs, CreateJobs, NewJob, RetryPolicy
+from timeball.cluster.state.operations import (
+    DEFAULT_POLICY,
+    CancelJobs,
+    CreateJobs,
+    NewJob,
+    RetryPolicy,
+)
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
 from timeball.cluster.state.soundness import is_sound_policy, is_sound_timetable
 from timeball.cluster.state.store import NO_EXECUTIONS, Store
@@ -13,7 +19,6 @@ from timeball.cluster.state.transitions import Event
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
 from timeball.wheel import PRIORITIES
 
-_DEFAULT_POLICY = RetryPolicy()
 _CREATED = CreateStatus.CREATED
 _INVALID = Created(CreateStatus.INVALID, 0, 0)
 _FULL = Created(CreateStatus.FULL, 0, 0)
@@ -106,8 +111,8 @@ def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int, na
 
 def shared_policy(store: Store, retry: RetryPolicy | None) -> RetryPolicy | None:
     """The policy that a job is to hold, shared by all that have it; None if it is unsound."""
-    if retry is None:
-        return _DEFAULT_POLICY
+    if retry is None or retry == DEFAULT_POLICY:
+        return DEFAULT_POLICY
     known = store.policies.get(retry)
     if known is None and is_sound_policy(retry):
         known = store.share_policy(retry)

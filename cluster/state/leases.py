@@ -1,4 +1,4 @@
-"""The operations on leases: claim, start, the reports of holders, expiry and replay.
+"""The operations on leases: claim, start, the reports of holders, and expiry.
 
 A report names the fencing token that it was given. It is accepted iff that token is the
 latest one granted for the execution, the execution is not terminal, and the holder has
@@ -9,7 +9,7 @@ A failure or a release ends the hold: what its holder says later changes nothing
 
 from __future__ import annotations
 
-from timeball.cluster.state import limits
+from timeball.cluster.state import limits, poison
 from timeball.cluster.state.backoff import backoff_ms
 from timeball.cluster.state.memory import ClaimRecord
 from timeball.cluster.state.operations import (
@@ -18,7 +18,7 @@ from timeball.cluster.state.operations import (
     Fail,
     Failure,
     Release,
-    Replay,
+    RetryPolicy,
     Start,
     Succeed,
     Success,
@@ -26,9 +26,9 @@ from timeball.cluster.state.operations import (
 from timeball.cluster.state.overlap import waits
 from timeball.cluster.state.records import (
     Attempt,
+    AttemptError,
     Execution,
     ExecutionState,
-    JobState,
     Outcome,
     definition_of,
 )
@@ -49,15 +49,6 @@ _ACCEPTED = Verdict.ACCEPTED
 _DUPLICATE = Verdict.DUPLICATE
 _LATE_OUTCOMES = frozenset({Outcome.OPEN, Outcome.LEASE_EXPIRED, Outcome.TIMED_OUT})
 """How the latest attempt may stand for its holder's report to count."""
-
-NON_RETRYABLE = "non_retryable"
-ATTEMPTS_EXHAUSTED = "attempts_exhausted"
-"""Why an execution died: `non_retryable`, or this, a colon and the last outcome."""
-
-_EXHAUSTED_BY = {
-    outcome: f"{ATTEMPTS_EXHAUSTED}:{outcome.name.lower()}"
-    for outcome in (Outcome.FAILED, Outcome.LEASE_EXPIRED, Outcome.TIMED_OUT)
-}
 
 
 def claim(store: Store, operation: Claim) -> list[int]:
@@ -180,11 +171,24 @@ def _fail(store: Store, item: Failure) -> Verdict:
     if verdict is not _ACCEPTED:
         return verdict
     attempt = _close_attempt(store, execution, Outcome.FAILED, item.started_ms)
-    attempt.error_type = item.error_type[: limits.MAX_ERROR_TYPE_CHARS]
-    attempt.message = item.message[: limits.MAX_ERROR_MESSAGE_CHARS]
+    attempt.error = _error(item)
     store.counters.failed += 1
     _retry_or_die(store, execution, Event.FAIL, attempt, item.retry_after_ms, item.non_retryable)
     return verdict
+
+
+def _error(item: Failure) -> AttemptError | None:
+    """What a report says of its failure, cut to the limits of the state; None for nothing.
+
+    Of a backtrace the end is kept: it is where the error was raised.
+    """
+    if not (item.error_type or item.message or item.backtrace):
+        return None
+    return AttemptError(
+        item.error_type[: limits.MAX_ERROR_TYPE_CHARS],
+        item.message[: limits.MAX_ERROR_MESSAGE_CHARS],
+        item.backtrace[-limits.MAX_BACKTRACE_CHARS :],
+    )
 
 
 def release(store: Store, operation: Release) -> list[Verdict]:
@@ -232,28 +236,6 @@ def _expire(store: Store, job_id: int, nominal_ms: int, token: int, timed_out: b
     return _ACCEPTED
 
 
-def replay(store: Store, operation: Replay) -> list[Verdict]:
-    """Give dead executions a new attempt budget; their attempts stay on record."""
-    return [_replay(store, job, nominal_ms) for job, nominal_ms in operation.executions]
-
-
-def _replay(store: Store, job_id: int, nominal_ms: int) -> Verdict:
-    execution = store.execution_to_change(job_id, nominal_ms)
-    if execution is None:
-        return Verdict.UNKNOWN
-    if execution.state is not ExecutionState.DEAD:
-        return Verdict.NOT_DEAD
-    job = execution.job
-    if job.state is JobState.CANCELLED:
-        return Verdict.JOB_CANCELLED
-    job.state = JobState.ACTIVE
-    execution.attempts_used = 0
-    execution.reason = ""
-    store.reschedule(execution, Event.REPLAY, store.log_time_ms)
-    store.counters.replayed += 1
-    return _ACCEPTED
-
-
 def _judge(store: Store, execution: Execution, token: int, reported: Outcome) -> Verdict:
     """Whether a holder's report counts; see the head of the module."""
     if token == execution.token and token:
@@ -292,8 +274,8 @@ def _retry_or_die(
     if execution.cancel_requested:
         store.finish(execution, event, ExecutionState.CANCELLED)
         store.counters.cancelled += 1
-    elif non_retryable or execution.attempts_used >= policy.max_attempts:
-        execution.reason = NON_RETRYABLE if non_retryable else _EXHAUSTED_BY[attempt.outcome]
+    elif reason := _poison(policy, execution, attempt, non_retryable):
+        execution.reason = reason
         store.finish(execution, event, ExecutionState.DEAD)
         store.counters.died += 1
         died(store, execution)
@@ -306,6 +288,20 @@ def _retry_or_die(
             store.counters.retried += 1
         due_ms = min(store.log_time_ms + delay_ms, limits.MAX_TIME_MS)
         store.reschedule(execution, event, due_ms)
+
+
+def _poison(
+    policy: RetryPolicy, execution: Execution, attempt: Attempt, non_retryable: bool
+) -> str:
+    """Why an execution is not to be tried again (see `poison`); "" if it is."""
+    if non_retryable:
+        return poison.NON_RETRYABLE
+    error = attempt.error
+    if error is not None and error.error_type in policy.non_retryable_errors:
+        return poison.NON_RETRYABLE_ERROR
+    if execution.attempts_used >= policy.max_attempts:
+        return poison.EXHAUSTED_BY[attempt.outcome]
+    return ""
 
 
 def _close_attempt(

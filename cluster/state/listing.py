@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from timeball.cluster.state.limits import MAX_TIME_MS
+from timeball.cluster.state.poison import is_of
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState
 from timeball.cluster.state.store import Store
 
@@ -63,8 +65,44 @@ def list_executions(
     return _page(found(), limit)
 
 
+class DeadFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead executions are wanted: those to which all applies; None: whichever."""
+
+    queue: str | None = None
+    job: int | None = None
+    error_type: str | None = None
+    """Of the last attempt; "" for those whose worker named none."""
+    reason: str | None = None
+    """Or the family of the reason (see `poison`)."""
+    died_after_ms: int = 0
+    """Died then or later…"""
+    died_before_ms: int = MAX_TIME_MS + 1
+    """… and before this."""
+
+    def admits(self, execution: Execution) -> bool:
+        """Whether a dead execution is wanted."""
+        job = execution.job
+        return (
+            (self.queue is None or job.queue == self.queue)
+            and (self.job is None or job.id == self.job)
+            and self.died_after_ms <= execution.finished_ms < self.died_before_ms
+            and (self.reason is None or is_of(execution.reason, self.reason))
+            and (self.error_type is None or error_type_of(execution) == self.error_type)
+        )
+
+
+ALL_DEAD = DeadFilter()
+
+
+def error_type_of(execution: Execution) -> str:
+    """What its latest attempt failed with; "" if its worker named nothing, or never reported."""
+    attempts = execution.attempts
+    error = attempts[-1].error if attempts else None
+    return "" if error is None else error.error_type
+
+
 def list_dead(
-    store: Store, after: tuple[int, int] | None, limit: int, queue: str | None
+    store: Store, after: tuple[int, int] | None, limit: int, wanted: DeadFilter
 ) -> Page[Execution, tuple[int, int]]:
     """Dead executions by falling (time of death, token), from below `after` on."""
 
@@ -73,10 +111,12 @@ def list_dead(
         for ended_ms, dead in groupby(reversed(store.dead), key=lambda one: one.finished_ms):
             if after is not None and ended_ms > after[0]:
                 continue
+            if ended_ms < wanted.died_after_ms:
+                return
             for execution in sorted(dead, key=lambda one: one.token, reverse=True):
                 place = (ended_ms, execution.token)
                 if after is None or place < after:
-                    yield execution, place, queue is None or execution.job.queue == queue
+                    yield execution, place, wanted.admits(execution)
 
     return _page(found(), limit)
 

@@ -14,6 +14,7 @@ import msgspec
 from timeball.cluster.state import (
     budget,
     changes,
+    deadletters,
     jobs,
     leases,
     limits,
@@ -37,6 +38,7 @@ from timeball.cluster.state.operations import (
     Lead,
     ParkTimetables,
     PauseJob,
+    PurgeDead,
     PutJob,
     RaiseLevel,
     Release,
@@ -103,7 +105,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     Release: leases.release,
     Expire: leases.expire,
     AdvanceTimetables: timetables.advance_timetables,
-    Replay: leases.replay,
+    Replay: deadletters.replay,
     Lead: _lead,
     RaiseLevel: _raise_level,
     PauseJob: timetables.pause_job,
@@ -113,6 +115,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     UpdateJob: changes.update_job,
     PutJob: changes.put_job,
     ParkTimetables: timetables.park_timetables,
+    PurgeDead: deadletters.purge_dead,
 }
 
 
@@ -278,10 +281,10 @@ class StateMachine:
         *,
         after: tuple[int, int] | None = None,
         limit: int = 100,
-        queue: str | None = None,
+        wanted: listing.DeadFilter = listing.ALL_DEAD,
     ) -> listing.Page[Execution, tuple[int, int]]:
         """Dead executions, the latest dead first."""
-        return listing.list_dead(self._store, after, limit, queue)
+        return listing.list_dead(self._store, after, limit, wanted)
 
     def dump(self) -> snapshot.Dump:
         """The whole state of now as a stream of chunks; entries may be applied meanwhile.

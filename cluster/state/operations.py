@@ -34,12 +34,17 @@ class Operation(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True
     """Base of all operations: a frozen, positional, tagged record."""
 
 
+EXPONENTIAL, LINEAR, FIXED, LIST = BACKOFFS = ("exponential", "linear", "fixed", "list")
+"""How the delays before the attempts of an execution follow each other (see `backoff`)."""
+
+
 class RetryPolicy(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How often and how soon a failed execution is tried again.
 
-    The defaults are part of the log's format: see `NewJob.retry`.
-    The delay before attempt n+1 is ``initial_ms * multiplier_pct/100 ** (n-1)``, capped
-    at `max_ms`; `jitter_pct` per cent of it are replaced by a deterministic share.
+    The defaults are part of the log's format: see `NewJob.retry`. Delays come from
+    `initial_ms`, by `multiplier_pct` if they grow exponentially, or from `delays_ms`; none is
+    above `max_ms`, and `jitter_pct` per cent of each are replaced by a deterministic share. A
+    failure whose error type is one of `non_retryable_errors` is the last.
     """
 
     max_attempts: int = 5
@@ -47,6 +52,13 @@ class RetryPolicy(msgspec.Struct, frozen=True, array_like=True, gc=False):
     multiplier_pct: int = 200
     max_ms: int = 3_600_000
     jitter_pct: int = 20
+    backoff: str = EXPONENTIAL
+    delays_ms: tuple[int, ...] = ()
+    non_retryable_errors: tuple[str, ...] = ()
+
+
+DEFAULT_POLICY: Final = RetryPolicy()
+"""What most jobs have: one object for all of them, on every path into the state."""
 
 
 class Rule(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True):
@@ -212,6 +224,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     retry_after_ms: int = -1
     non_retryable: bool = False
     started_ms: int = 0
+    backtrace: str = ""
 
 
 class Fail(Operation, frozen=True, tag=6):
@@ -281,9 +294,13 @@ class AdvanceTimetables(Operation, frozen=True, tag=9):
 
 
 class Replay(Operation, frozen=True, tag=10):
-    """Give dead executions (job, nominal_ms) a new attempt budget. Verdict: list of `Verdict`."""
+    """Give dead executions a new attempt budget. Verdict: list of `Verdict`.
 
-    executions: Sequence[tuple[int, int]]
+    Each is given as (job, nominal_ms, token). With a token only the death is meant that its
+    attempt came to, not a later one; 0 means whichever.
+    """
+
+    executions: Sequence[tuple[int, int, int]]
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -421,6 +438,12 @@ class ParkTimetables(Operation, frozen=True, tag=19):
     items: Sequence[tuple[int, int, str]]
 
 
+class PurgeDead(Operation, frozen=True, tag=20):
+    """Forget dead executions, given as for `Replay`. Verdict: list of `Verdict`."""
+
+    executions: Sequence[tuple[int, int, int]]
+
+
 AnyOperation = (
     CreateJobs
     | CancelJobs
@@ -441,6 +464,7 @@ AnyOperation = (
     | UpdateJob
     | PutJob
     | ParkTimetables
+    | PurgeDead
 )
 
 LEVELS: Final[dict[type[Operation], int]] = {
@@ -463,6 +487,7 @@ LEVELS: Final[dict[type[Operation], int]] = {
     UpdateJob: 1,
     PutJob: 1,
     ParkTimetables: 1,
+    PurgeDead: 1,
 }
 """The feature level that each operation needs."""
 

@@ -50,6 +50,14 @@ class Outcome(enum.IntEnum):
     CANCELLED = 6
 
 
+class AttemptError(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What its worker said of an attempt that failed; texts of bounded length."""
+
+    error_type: str = ""
+    message: str = ""
+    backtrace: str = ""
+
+
 class Attempt(msgspec.Struct, array_like=True, eq=False, gc=False):
     """One lease of an execution, with its outcome. Times are log-time, epoch ms (0: not yet).
 
@@ -66,8 +74,8 @@ class Attempt(msgspec.Struct, array_like=True, eq=False, gc=False):
     started_ms: int = 0
     finished_ms: int = 0
     outcome: Outcome = Outcome.OPEN
-    error_type: str = ""
-    message: str = ""
+    error: AttemptError | None = None
+    """None unless a worker said something: most attempts have none, and stay small."""
     number: int = 1
 
 
@@ -293,3 +301,5 @@ class Counters:
     """Occurrences taken back before their time: by a pause, or an edit of the timetable."""
     caught_up: int = 0
     """Runs of the past that catch-up made."""
+    purged: int = 0
+    """Dead executions that somebody had forgotten."""

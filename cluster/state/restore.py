@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from timeball.cluster.state import limits
+from timeball.cluster.state.jobs import shared_policy
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
-from timeball.cluster.state.operations import FIRST_LEVEL, NUMBERED_PER_ENTRY
+from timeball.cluster.state.operations import FIRST_LEVEL, NUMBERED_PER_ENTRY, RetryPolicy
 from timeball.cluster.state.records import (
     Counters,
     Execution,
@@ -245,7 +246,7 @@ class Loader:
             record.queue,
             record.payload,
             record.created_ms,
-            self._store.policies.get(record.retry) or self._store.share_policy(record.retry),
+            self._policy(record),
             record.priority,
             self._share(record.partition_key),
             record.timeout_ms,
@@ -264,6 +265,13 @@ class Loader:
                 self._refuse_idle(job)
         else:
             self._recurring.append(job)
+
+    def _policy(self, record: JobRecord) -> RetryPolicy:
+        """The policy that a job shares with the others that have it."""
+        policy = shared_policy(self._store, record.retry)
+        if policy is None:
+            _refuse(f"job {record.id} has no sound retry policy")
+        return policy
 
     def _occurrence(self, record: ExecutionRecord) -> None:
         job = self._store.jobs.get(record.job)

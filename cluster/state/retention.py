@@ -55,6 +55,4 @@ def _trim_dead(store: Store, steps: int) -> None:
     for _ in range(min(steps, len(dead))):
         if len(dead) <= settings.keep_dead and store.dead_bytes <= settings.keep_dead_bytes:
             return
-        execution, _ = dead.popitem(last=False)
-        store.dead_bytes -= kept_bytes(execution)
-        store.drop_execution(execution)
+        store.bury(next(iter(dead)))

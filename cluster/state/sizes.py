@@ -23,11 +23,13 @@ from timeball.cluster.state.operations import (
     NewJob,
     ParkTimetables,
     PauseJob,
+    PurgeDead,
     PutJob,
     RaiseLevel,
     Release,
     Replay,
     ResumeJob,
+    RetryPolicy,
     Start,
     Succeed,
     Timetable,
@@ -61,7 +63,9 @@ def count_items(operation: AnyOperation) -> int:
             return len(named)
         case Succeed(named) | Fail(named) | AdvanceTimetables(named) | CancelJobs(named):
             return len(named)
-        case Start(named) | Release(named) | Expire(named) | Replay(named):
+        case Start(named) | Release(named) | Expire(named):
+            return len(named)
+        case Replay(named) | PurgeDead(named):
             return len(named)
         case ParkTimetables(named) | BackfillJob(_, _, named):
             return len(named)
@@ -82,13 +86,17 @@ def guess_bytes(operation: AnyOperation) -> int:
                 size += len(item.result)
             return size
         case Fail(items):
-            texts = sum(len(item.error_type) + len(item.message) for item in items)
+            texts = sum(
+                len(item.error_type) + len(item.message) + len(item.backtrace) for item in items
+            )
             return _HEAD + len(items) * _REPORT + texts * _CHARACTER
         case Claim(worker, request_id, _, executions):
             return _HEAD + (len(worker) + len(request_id)) * _CHARACTER + len(executions) * _HOLD
         case AdvanceTimetables(items):
             return _HEAD + sum(_advance_bytes(item) for item in items)
-        case CancelJobs(named) | Start(named) | Release(named) | Expire(named) | Replay(named):
+        case CancelJobs(named) | Start(named) | Release(named) | Expire(named):
+            return _HEAD + len(named) * _HOLD
+        case Replay(named) | PurgeDead(named):
             return _HEAD + len(named) * _HOLD
         case Lead():
             return _HEAD * 2
@@ -101,7 +109,8 @@ def guess_bytes(operation: AnyOperation) -> int:
         case ParkTimetables(items):
             return _HEAD + sum(_HOLD + len(why) * _CHARACTER for _, _, why in items)
         case UpdateJob(_, _, change):
-            return _HEAD + len(change.payload or b"") + _timetable_bytes(change.timetable)
+            size = _HEAD + len(change.payload or b"") + _timetable_bytes(change.timetable)
+            return size + _policy_bytes(change.retry)
         case PutJob(name, job):
             return _HEAD + len(name) * _CHARACTER + _job_bytes(job)
 
@@ -115,8 +124,16 @@ def _advance_bytes(item: Advance) -> int:
 
 def _job_bytes(job: NewJob) -> int:
     texts = len(job.partition_key) + len(job.idempotency_key)
-    size = _JOB + len(job.payload) + texts * _CHARACTER
+    size = _JOB + len(job.payload) + texts * _CHARACTER + _policy_bytes(job.retry)
     return size if job.timetable is None else size + _timetable_bytes(job.timetable)
+
+
+def _policy_bytes(retry: RetryPolicy | None) -> int:
+    """What a policy takes beyond its numbers, which are in those of its job."""
+    if retry is None or not (retry.delays_ms or retry.non_retryable_errors):
+        return 0
+    names = retry.non_retryable_errors
+    return len(retry.delays_ms) * _NUMBER + sum(_NUMBER + len(name) * _CHARACTER for name in names)
 
 
 def _timetable_bytes(timetable: Timetable | None) -> int:
@@ -135,15 +152,18 @@ def _timetable_bytes(timetable: Timetable | None) -> int:
 def kept_bytes(ended: Execution | Job) -> int:
     """What an ended execution with its job counts for, or a job that ended without one.
 
-    Its payload, result and error texts, and a flat share for the rest. The executions of a
-    recurring job share its payload and yet count it each: the sum is a bound, not a measure.
-    It stays the same for as long as the record is kept and its job has this payload.
+    Its payload, result and the texts of its errors, and a flat share for the rest. The
+    executions of a recurring job share its payload and yet count it each: the sum is a bound,
+    not a measure. It stays the same for as long as the record is kept and its job has this payload.
     """
     if isinstance(ended, Job):
         return KEPT_RECORD + len(ended.payload)
     size = KEPT_RECORD + len(definition_of(ended).payload) + len(ended.result)
     for attempt in ended.attempts or ():
-        size += _text_bytes(attempt.error_type) + _text_bytes(attempt.message)
+        error = attempt.error
+        if error is not None:
+            size += _text_bytes(error.error_type) + _text_bytes(error.message)
+            size += _text_bytes(error.backtrace)
     return size
 
 

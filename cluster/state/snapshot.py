@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from timeball.cluster.state.operations import (
+    DEFAULT_POLICY,
     FIRST_LEVEL,
     NUMBERED_PER_ENTRY,
     ClusterSettings,
@@ -44,7 +45,7 @@ from timeball.cluster.state.records import (
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
 
 MAGIC = "timeball-state"
-VERSION = 3
+VERSION = 4
 RECORDS_PER_CHUNK = 250
 BYTES_PER_CHUNK = 262_144
 """A chunk ends with the record that reaches either; a node pauses for one chunk at a time."""
@@ -133,7 +134,8 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     queue: str
     payload: bytes
     created_ms: int
-    retry: RetryPolicy
+    retry: RetryPolicy | None
+    """None for the default, which most have."""
     priority: int
     partition_key: str
     timeout_ms: int
@@ -177,7 +179,7 @@ def _job_record(job: Job) -> bytes:
             job.queue,
             job.payload,
             job.created_ms,
-            job.retry,
+            None if job.retry is DEFAULT_POLICY else job.retry,
             job.priority,
             job.partition_key,
             job.timeout_ms,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from timeball.cluster.state import limits
 from timeball.cluster.state.operations import (
+    BACKOFFS,
+    LIST,
     OVERLAPS,
     At,
     Cron,
@@ -23,6 +25,12 @@ def is_sound_policy(retry: RetryPolicy) -> bool:
         and 1 <= retry.multiplier_pct <= limits.MAX_MULTIPLIER_PCT
         and 0 <= retry.max_ms <= limits.MAX_DURATION_MS
         and 0 <= retry.jitter_pct <= 100
+        and retry.backoff in BACKOFFS
+        and (retry.backoff == LIST) is (retry.delays_ms != ())
+        and len(retry.delays_ms) <= limits.MAX_DELAYS
+        and all(0 <= delay_ms <= limits.MAX_DURATION_MS for delay_ms in retry.delays_ms)
+        and len(retry.non_retryable_errors) <= limits.MAX_NON_RETRYABLE_ERRORS
+        and all(0 < len(name) <= limits.MAX_ERROR_TYPE_CHARS for name in retry.non_retryable_errors)
     )
 
 

@@ -412,6 +412,12 @@ class Store:
         if idle:
             job.state = _COMPLETED
 
+    def bury(self, execution: Execution) -> None:
+        """Forget a dead execution."""
+        del self.dead[execution]
+        self.dead_bytes -= kept_bytes(execution)
+        self.drop_execution(execution)
+
     def drop_execution(self, execution: Execution) -> None:
         """Forget a terminal execution that no order of retention holds any more.
 

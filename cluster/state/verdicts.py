@@ -9,7 +9,7 @@ import msgspec
 
 
 class Verdict(enum.IntEnum):
-    """The answer to one item of a worker's report, an expiry or a replay."""
+    """The answer to one item of a worker's report, an expiry, a replay or a purge."""
 
     ACCEPTED = 0
     """The report counted; the state changed."""
@@ -22,7 +22,7 @@ class Verdict(enum.IntEnum):
     UNKNOWN = 4
     """No such execution: never created, or its history has been trimmed."""
     NOT_DEAD = 5
-    """A replay of an execution that is not dead."""
+    """A replay or a purge of an execution that is not dead, or has died anew since."""
     JOB_CANCELLED = 6
     """A replay of an execution whose job has been cancelled."""
     TOO_LARGE = 7

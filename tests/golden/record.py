@@ -43,6 +43,7 @@ from timeball.cluster.state.operations import (
     NewJob,
     ParkTimetables,
     PauseJob,
+    PurgeDead,
     PutJob,
     RaiseLevel,
     Release,
@@ -79,7 +80,15 @@ SETTINGS = ClusterSettings(
     keep_dead_bytes=9_000,
     catch_up_per_s=1,
 )
-POLICIES = [None, RetryPolicy(1), RetryPolicy(2, 500, 300, 4_000, 50), RetryPolicy(3, 100)]
+POLICIES = [
+    None,
+    RetryPolicy(1),
+    RetryPolicy(2, 500, 300, 4_000, 50),
+    RetryPolicy(3, 100),
+    RetryPolicy(4, 300, max_ms=700, backoff="linear", jitter_pct=100),
+    RetryPolicy(3, 250, backoff="fixed", non_retryable_errors=("KeyError", "é")),
+    RetryPolicy(9, max_ms=2_000, backoff="list", delays_ms=(0, 50, 3_000)),
+]
 TIMETABLES = [
     Timetable((Every(3_000, EPOCH_MS),)),
     Timetable((Every(7_000, EPOCH_MS),), until_ms=EPOCH_MS + 90_000, catch_up="all"),
@@ -155,8 +164,8 @@ class Recorder:
             case 21:
                 return AdvanceTimetables(list(self.advances()))
             case 22:
-                dead = self.machine.list_dead(limit=5).items
-                return Replay([(one.job.id, one.nominal_ms) for one in self.some(dead, 2)])
+                letters = self.letters()
+                return Replay(letters) if rng.random() < 0.7 else PurgeDead(letters)
             case 23 | 24 | 25 | 26 | 27 | 28:
                 return self.change()
             case _:
@@ -233,10 +242,11 @@ class Recorder:
         rng = self.rng
         return Failure(
             *hold,
-            error_type=rng.choice(["", "ValueError"]),
+            error_type=rng.choice(["", "ValueError", "KeyError"]),
             message=rng.choice(["", "it failed", "é" * 50]),
             retry_after_ms=rng.choice([-1, -1, 0, 2_000]),
             non_retryable=rng.random() < 0.1,
+            backtrace=rng.choice(["", "", "line 1\nline 2", "é" * 9_000]),
         )
 
     def advances(self) -> Iterator[Advance]:
@@ -256,6 +266,13 @@ class Recorder:
                 self.rng.choice([0, 0, len(nominals)]),
                 ended=self.rng.random() < 0.1,
             )
+
+    def letters(self) -> list[tuple[int, int, int]]:
+        """Dead letters by their last token, by any, and by one that they did not die of."""
+        return [
+            (one.job.id, one.nominal_ms, self.rng.choice([one.token, 0, one.token - 1]))
+            for one in self.some(self.machine.list_dead(limit=5).items, 2)
+        ]
 
     def some(self, items: Any, most: int) -> list[Any]:
         found = list(items)

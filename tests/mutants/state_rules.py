@@ -244,7 +244,7 @@ CANCELS = (
     Mutant(
         "cancelled-job-is-replayed",
         "An execution of a cancelled job is not replayed.",
-        f"{LEASES}::_replay",
+        "cluster/state/deadletters.py::_replay",
         "if job.state is JobState.CANCELLED:",
         "if False:",
         ["test_a_dead_occurrence_of_a_cancelled_job_is_not_replayed"],

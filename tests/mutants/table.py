@@ -12,6 +12,7 @@ import nominal_rules
 import operation_rules
 import peer_rules
 import read_rules
+import retry_rules
 import space_rules
 import state_rules
 import storage_rules
@@ -28,6 +29,7 @@ MUTANTS = (
     *peer_rules.RULES,
     *read_rules.RULES,
     *state_rules.RULES,
+    *retry_rules.RULES,
     *timetable_rules.RULES,
     *dispatch_rules.RULES,
     *catchup_rules.RULES,

@@ -10,6 +10,7 @@ from timeball.cluster.state.limits import ATTEMPTS_KEPT, MAX_LEAD_MS
 from timeball.cluster.state.operations import (
     ClusterSettings,
     Every,
+    RetryPolicy,
     Timetable,
 )
 from timeball.cluster.state.records import (
@@ -62,6 +63,25 @@ TIMETABLES = [
 ]
 
 
+POLICIES = [
+    *(RetryPolicy(attempts, 1_000, 200, 3_000, 0) for attempts in (1, 2, 3)),
+    RetryPolicy(4, 400, max_ms=1_000, jitter_pct=0, backoff="linear"),
+    RetryPolicy(3, 300, jitter_pct=0, backoff="fixed", non_retryable_errors=("KeyError",)),
+    RetryPolicy(4, jitter_pct=0, max_ms=2_000, backoff="list", delays_ms=(0, 700, 2_500)),
+]
+
+
+def backoff_ms(policy, used):
+    """What the delay should be, without jitter, by the words of the protocol."""
+    plain_ms = {
+        "exponential": policy.initial_ms * 2 ** (used - 1),
+        "linear": policy.initial_ms * used,
+        "fixed": policy.initial_ms,
+        "list": (policy.delays_ms[used - 1 : used] or policy.delays_ms[-1:] or (0,))[0],
+    }[policy.backoff]
+    return min(plain_ms, policy.max_ms)
+
+
 @dataclass
 class ModelExecution:
     hold: tuple[int, int]
@@ -74,6 +94,7 @@ class ModelExecution:
     ended_ms: int = 0
     result: bytes = b""
     attempts: list[list] = field(default_factory=list)  # [token, outcome]
+    errors: dict = field(default_factory=dict)  # by token
     completions: int = 0
     sequence: int = 0
     origin: Origin = Origin.TIMETABLE
@@ -90,7 +111,7 @@ class ModelExecution:
 class ModelJob:
     id: int
     queue: str
-    definition: tuple  # payload, attempts, priority
+    definition: tuple  # payload, retry policy, priority
     timetable: Timetable | None
     planned_ms: int
     ended: bool
@@ -183,7 +204,7 @@ class Model:
         if len(self.pending()) >= SETTINGS.max_pending:
             return CreateStatus.FULL, 0, 0
         nominal_ms = new.first_ms or self.now_ms + new.delay_ms
-        definition = (new.payload, new.retry.max_attempts, new.priority)
+        definition = (new.payload, new.retry, new.priority)
         job = ModelJob(
             *(self.next_job, new.queue, definition, new.timetable, nominal_ms),
             new.timetable is None,
@@ -258,7 +279,8 @@ class Model:
         over = token and token == one.token and one.state in TERMINAL
         return Verdict.FINISHED if over else Verdict.STALE
 
-    def report(self, hold, token, outcome, result=b"", delay_ms=-1, non_retryable=False):
+    def report(self, hold, token, outcome, result=b"", delay_ms=-1, failure=()):
+        non_retryable, error_type, backtrace = failure or (False, "", "")
         one = self.execution(hold)
         if not one:
             return Verdict.UNKNOWN
@@ -280,6 +302,8 @@ class Model:
             self.counts["stale"] += not expiry
             return verdict
         one.attempts[-1][1] = outcome
+        if error_type or backtrace:
+            one.errors[token] = error_type, backtrace[-8_192:]
         if outcome is Outcome.SUCCEEDED:
             one.result = result
             one.completions += 1
@@ -292,20 +316,27 @@ class Model:
             self.go_on(one, self.now_ms)
         else:
             self.counts["expired" if expiry else "failed"] += 1
-            growing_ms = min(1_000 * 2 ** (max(one.used, 1) - 1), 3_000)
-            attempts = (one.definition or one.job.definition)[1]
-            exhausted = non_retryable or one.used >= attempts
+            policy = (one.definition or one.job.definition)[1]
+            growing_ms = backoff_ms(policy, max(one.used, 1))
+            exhausted = ""
+            if one.used >= policy.max_attempts:
+                exhausted = f"attempts_exhausted:{outcome.name.lower()}"
+            if error_type in policy.non_retryable_errors:
+                exhausted = "non_retryable_error"
+            if non_retryable:
+                exhausted = "non_retryable"
             if not exhausted and not one.cancel_requested and one.state in HELD:
                 self.counts["retried"] += 1
             self.go_on(one, self.now_ms + (growing_ms if delay_ms < 0 else delay_ms), exhausted)
         return verdict
 
-    def go_on(self, one, due_ms, exhausted=False):
+    def go_on(self, one, due_ms, exhausted=""):
         if one.cancel_requested:
             self.counts["cancelled"] += 1
             self.end(one, ExecutionState.CANCELLED)
         elif exhausted:
             self.counts["died"] += 1
+            one.reason = exhausted
             self.end(one, ExecutionState.DEAD)
         else:
             if one.state in HELD:  # it may have been leased ahead of its due time
@@ -536,7 +567,7 @@ class Model:
         (job,) = known
         if job.queue != new.queue:
             return Changed(ChangeStatus.FIXED, job.id, job.version)
-        definition = (new.payload, new.retry.max_attempts, new.priority)
+        definition = (new.payload, new.retry, new.priority)
         return self.change(job, definition, new.timetable)
 
     def update(self, job_id, version, change):
@@ -545,10 +576,10 @@ class Model:
             return Changed(ChangeStatus.UNKNOWN)
         if version not in (0, job.version):
             return Changed(ChangeStatus.OTHER_VERSION, job.id, job.version)
-        payload, attempts, priority = job.definition
+        payload, policy, priority = job.definition
         definition = (
             payload if change.payload is None else change.payload,
-            attempts if change.retry is None else change.retry.max_attempts,
+            policy if change.retry is None else change.retry,
             priority if change.priority < 0 else change.priority,
         )
         if job.recurring:
@@ -589,12 +620,26 @@ class Model:
             job.timetable = timetable
         return Changed(ChangeStatus.CHANGED, job.id, job.version)
 
-    def replay(self, hold):
+    def dead_letter(self, hold, token):
         one = self.execution(hold)
         if not one:
             return Verdict.UNKNOWN
-        if one.state is not ExecutionState.DEAD:
-            return Verdict.NOT_DEAD
+        other_death = token and token != one.token
+        return Verdict.NOT_DEAD if one.state is not ExecutionState.DEAD or other_death else one
+
+    def purge(self, hold, token):
+        one = self.dead_letter(hold, token)
+        if isinstance(one, Verdict):
+            return one
+        self.dead.remove(one)
+        self.drop(one)
+        self.counts["purged"] += 1
+        return Verdict.ACCEPTED
+
+    def replay(self, hold, token):
+        one = self.dead_letter(hold, token)
+        if isinstance(one, Verdict):
+            return one
         if one.job.cancelled:
             return Verdict.JOB_CANCELLED
         self.dead.remove(one)
@@ -602,6 +647,7 @@ class Model:
             *(ExecutionState.SCHEDULED, max(self.now_ms, one.due_ms)),
             *(0, 0, 0),
         )
+        one.reason = ""
         self.counts["replayed"] += 1
         return Verdict.ACCEPTED
 

@@ -35,6 +35,7 @@ from timeball.cluster.state.operations import (
     NewJob,
     ParkTimetables,
     PauseJob,
+    PurgeDead,
     PutJob,
     Release,
     Replay,
@@ -59,6 +60,11 @@ SETTINGS = ClusterSettings(
     claim_memory=70,
 )
 DEAD = ExecutionState.DEAD
+POLICIES = [
+    None,
+    RetryPolicy(2, 1_000, 200, 3_000, 0),
+    RetryPolicy(3, 0, backoff="list", delays_ms=(5, 900), non_retryable_errors=("F",)),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -110,7 +116,7 @@ class Life:
                 self.rng.randbytes(self.rng.choice([1, 1, 300])),
                 delay_ms=self.rng.choice([0, 0, 5_000]),
                 timetable=self.rng.choice([None, None, *TIMETABLES]),
-                retry=RetryPolicy(2, 1_000, 200, 3_000, 0),
+                retry=self.rng.choice(POLICIES),
                 idempotency_key=self.rng.choice(["", f"k{self.rng.randrange(500)}"]),
             )
             for _ in range(self.rng.randint(1, 6))
@@ -134,7 +140,7 @@ class Life:
 
     def fail(self):
         fatal = self.rng.choice([False, True])
-        self.apply(Fail([Failure(*hold, "E", "m", non_retryable=fatal) for hold in self.held()]))
+        self.apply(Fail([Failure(*hold, "E", "m", -1, fatal, 0, "b") for hold in self.held()]))
 
     def release(self):
         self.apply(Release(self.held()))
@@ -143,7 +149,10 @@ class Life:
         self.apply(Expire([(*hold, False) for hold in self.held()]))
 
     def replay(self):
-        self.apply(Replay([(one.job.id, one.nominal_ms) for one in self.some(DEAD)]))
+        self.apply(Replay([(one.job.id, one.nominal_ms, 0) for one in self.some(DEAD)]))
+
+    def purge(self):
+        self.apply(PurgeDead([(one.job.id, one.nominal_ms, one.token) for one in self.some(DEAD)]))
 
     def cancel(self):
         self.apply(CancelJobs([one.job.id for one in self.some()]))
@@ -199,7 +208,7 @@ class Life:
     STEPS = (
         *(create, claim, claim, claim, start, succeed, succeed, fail, fail),
         *(release, expire, replay, cancel, advance, advance),
-        *(pause, resume, park, trigger, backfill, update, put),
+        *(pause, resume, park, trigger, backfill, update, put, purge),
     )
 
 

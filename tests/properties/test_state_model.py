@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from state_model import EPOCH_MS, HELD, SETTINGS, TERMINAL, TIMETABLES, Model
+from state_model import EPOCH_MS, HELD, POLICIES, SETTINGS, TERMINAL, TIMETABLES, Model
 
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
@@ -34,11 +34,11 @@ from timeball.cluster.state.operations import (
     NewJob,
     ParkTimetables,
     PauseJob,
+    PurgeDead,
     PutJob,
     Release,
     Replay,
     ResumeJob,
-    RetryPolicy,
     Start,
     Succeed,
     Success,
@@ -131,12 +131,11 @@ class Driver:
                 assert found.attempts_used <= definition.retry.max_attempts
             assert (
                 definition.payload,
-                definition.retry.max_attempts,
+                definition.retry,
                 definition.priority,
             ) == (expected.definition or expected.job.definition)
             assert origin_of(found) is expected.origin
-            if expected.reason:
-                assert found.reason == expected.reason
+            assert found.reason == expected.reason
             assert (
                 waits(found)
                 == (found.state is ExecutionState.SCHEDULED and bool(model.ahead(expected)))
@@ -147,6 +146,10 @@ class Driver:
             attempts = [[a.token, a.outcome] for a in found.attempts or ()]
             assert attempts == expected.attempts
             assert attempts == sorted(attempts), "tokens rise"
+            for attempt in found.attempts or ():
+                error = attempt.error
+                told = None if error is None else (error.error_type, error.backtrace)
+                assert told == expected.errors.get(attempt.token)
         assert [job.id for job in machine.list_jobs(limit=10_000).items] == list(model.jobs)[::-1]
         for expected in model.jobs.values():
             job = machine.job(expected.id)
@@ -233,7 +236,7 @@ class Driver:
                 first_ms=self.pick([0, 0, EPOCH_MS + 3_000]),
                 delay_ms=self.pick([0, 0, 1_500]),
                 timetable=self.pick(TIMETABLES) if recurring else None,
-                retry=RetryPolicy(self.pick(range(1, 4)), 1_000, 200, 3_000, 0),
+                retry=self.pick(POLICIES),
                 idempotency_key=self.pick(["", "", "k1", "k2", "k3"]),
                 fingerprint=self.pick([b"f1", b"f1", b"f2"]),
             )
@@ -262,12 +265,15 @@ class Driver:
         self.add(Succeed([Success(*hold, token, result)]), [expected])
 
     def fail(self):
-        delay_ms, fatal = self.pick([-1, -1, 0, 2_000]), self.pick([False, True])
+        delay_ms, fatal = self.pick([-1, -1, -1, 0, 2_000]), self.pick([False, False, True])
+        error_type = self.pick(["", "KeyError", "ValueError"])
+        backtrace = self.pick(["", "line 1", "x" * 9_000])
         hold, token = self.draw_held()
+        failure = (fatal, error_type, backtrace)
         expected = self.model.report(
-            hold, token, Outcome.FAILED, delay_ms=delay_ms, non_retryable=fatal
+            hold, token, Outcome.FAILED, delay_ms=delay_ms, failure=failure
         )
-        item = Failure(*hold, token, retry_after_ms=delay_ms, non_retryable=fatal)
+        item = Failure(*hold, token, error_type, "", delay_ms, fatal, backtrace=backtrace)
         self.add(Fail([item]), [expected])
 
     def release(self):
@@ -287,9 +293,19 @@ class Driver:
         self.add(CancelJobs([job]), [self.model.cancel(job)])
 
     def replay(self):
-        dead = [one.hold for one in self.model.dead]
-        hold = self.pick([*dead, *self.holds[-3:]])
-        self.add(Replay([hold]), [self.model.replay(hold)])
+        hold, token = self.draw_letter()
+        self.add(Replay([(*hold, token)]), [self.model.replay(hold, token)])
+
+    def purge(self):
+        hold, token = self.draw_letter()
+        self.add(PurgeDead([(*hold, token)]), [self.model.purge(hold, token)])
+
+    def draw_letter(self):
+        """Mostly what is dead, by the token that it died of, or any, or another."""
+        hold = self.pick([*(one.hold for one in self.model.dead), *self.holds[-3:]])
+        execution = self.model.execution(hold)
+        token = execution.token if execution else 7
+        return hold, self.pick([0, token, token, self.pick(self.tokens[-8:])])
 
     def advance(self):
         jobs = [job for job in self.model.jobs.values() if job.recurring]
@@ -353,7 +369,7 @@ class Driver:
         job, _ = self.draw_hold()
         change = Change(
             self.pick([None, None, b"\xc0", b"another"]),
-            self.pick([None, RetryPolicy(2, 1_000, 200, 3_000, 0)]),
+            self.pick([None, *POLICIES]),
             self.pick([-1, -1, 3]),
             timetable=self.pick([None, *TIMETABLES]),
         )
@@ -371,7 +387,7 @@ class Driver:
             self.pick([b"\xc0", b"other"]),
             self.model.now_ms + self.pick([0, 700]),
             timetable=self.pick(TIMETABLES),
-            retry=RetryPolicy(self.pick(range(1, 4)), 1_000, 200, 3_000, 0),
+            retry=self.pick(POLICIES),
         )
         name = self.pick(["nightly", "hourly"])
         expected = self.model.put(name, new)
@@ -382,7 +398,7 @@ class Driver:
     OPERATIONS = (
         *(create, claim, claim, claim, start, succeed, fail, fail),
         *(release, expire, expire, cancel, advance, advance, advance, replay),
-        *(pause, resume, resume, park, trigger, backfill, update, put),
+        *(pause, resume, resume, park, trigger, backfill, update, put, purge),
     )
 
 

@@ -42,7 +42,13 @@ TIMETABLE = st.builds(
     NUMBERS,
     st.sampled_from(ops.OVERLAPS),
 )
-RETRY = st.builds(ops.RetryPolicy, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+RETRY = st.builds(
+    ops.RetryPolicy,
+    *([NUMBERS] * 5),
+    st.sampled_from(ops.BACKOFFS),
+    st.lists(NUMBERS, max_size=50).map(tuple),
+    st.lists(st.text("aé😀", max_size=200), max_size=16).map(tuple),
+)
 NEW_JOB = st.builds(
     ops.NewJob,
     queue=st.text("ab", max_size=64),
@@ -67,7 +73,7 @@ OPERATIONS = st.one_of(
     ),
     st.builds(
         ops.Fail,
-        some(st.builds(ops.Failure, NUMBERS, NUMBERS, NUMBERS, NAME, KEY, NUMBERS)),
+        some(st.builds(ops.Failure, *([NUMBERS] * 3), NAME, KEY, NUMBERS, backtrace=KEY)),
     ),
     st.builds(ops.Release, some(HOLD)),
     st.builds(ops.Expire, some(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.booleans()))),
@@ -82,7 +88,8 @@ OPERATIONS = st.one_of(
             ),
         ),
     ),
-    st.builds(ops.Replay, some(IDENTITY)),
+    st.builds(ops.Replay, some(HOLD)),
+    st.builds(ops.PurgeDead, some(HOLD)),
     st.builds(ops.ParkTimetables, some(st.tuples(NUMBERS, NUMBERS, KEY))),
     st.builds(ops.BackfillJob, NUMBERS, NUMBERS, some(NUMBERS)),
 )
@@ -123,5 +130,5 @@ def test_an_operation_on_one_thing_counts_as_one(operation: ops.AnyOperation) ->
 
 def test_texts_of_failures_count() -> None:
     """What is proposed in a burst must meet the limit on bytes that wait."""
-    failure = ops.Failure(1, 1, 1, "", "x" * 2_000)
-    assert guess_bytes(ops.Fail([failure] * 100)) > 100 * 2_000
+    failure = ops.Failure(1, 1, 1, "", "x" * 2_000, backtrace="y" * 8_000)
+    assert guess_bytes(ops.Fail([failure] * 100)) > 100 * 10_000

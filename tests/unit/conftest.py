@@ -17,6 +17,7 @@ from timeball.cluster.state.operations import (
     Failure,
     Lead,
     NewJob,
+    PurgeDead,
     Release,
     Replay,
     RetryPolicy,
@@ -88,8 +89,11 @@ class Log:
     def cancel(self, hold):
         return self.apply(CancelJobs([hold[0]]))[0][0]
 
-    def replay(self, hold):
-        return self.apply(Replay([hold]))[0][0]
+    def replay(self, hold, token=0):
+        return self.apply(Replay([(*hold, token)]))[0][0]
+
+    def purge(self, hold, token=0):
+        return self.apply(PurgeDead([(*hold, token)]))[0][0]
 
     def execution(self, hold):
         return self.machine.execution(*hold)

@@ -15,6 +15,7 @@ from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
+from timeball.cluster.state import poison
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -44,6 +45,12 @@ def test_the_protocol_names_every_problem_with_its_status() -> None:
     kinds = set(errors._CLASSES.values())
     assert told.keys() == {kind.code for kind in kinds}
     assert all(kind.status in told[kind.code] for kind in kinds)
+
+
+def test_the_protocol_names_every_reason_for_a_death() -> None:
+    section = PROTOCOL.partition("\n## Dead letters\n")[2].partition("\n### ")[0]
+    rows = re.findall(r"^\| `([a-z_:]+)` \| (.+) \|$", section, re.MULTILINE)
+    assert dict(rows[1:] if rows[0][0] == "reason" else rows) == poison.REASONS
 
 
 def test_every_test_that_a_document_names_exists() -> None:

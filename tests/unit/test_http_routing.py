@@ -24,7 +24,7 @@ from timeball.cluster.http.problems import as_timeball_error, problem_response
 from timeball.cluster.http.routes import Route, Router
 from timeball.cluster.raft import errors as consensus
 from timeball.cluster.state.operations import RetryPolicy
-from timeball.cluster.state.records import Attempt, Execution, Job
+from timeball.cluster.state.records import Attempt, AttemptError, Execution, Job
 
 
 async def nothing(_request: Request) -> Answered:
@@ -175,9 +175,10 @@ def test_a_page_of_executions_is_bounded_with_its_results_and_errors() -> None:
     job = Job(1, "q", b"", 1, RetryPolicy(), 5, "", 0, "", executions={})
     small = Execution(job, 1, 1, 1)
     with_result = Execution(job, 1, 1, 1, result=bytes(65_536))
-    failed = Attempt(1, "w", 1, 1, error_type="e" * 100, message="m" * 1_900)
+    error = AttemptError("e" * 100, "m" * 1_900, "b" * 8_000)
+    failed = Attempt(1, "w", 1, 1, error=error)
     with_errors = Execution(job, 1, 1, 1, attempts=[failed] * 25)
     assert that_fit([]) == []
     assert len(that_fit([small] * 1_000)) == 1_000
     assert len(that_fit([with_result] * 1_000)) == paging.MAX_PAGE_BYTES // 65_536
-    assert len(that_fit([with_errors] * 1_000)) == paging.MAX_PAGE_BYTES // (25 * 2_000)
+    assert len(that_fit([with_errors] * 1_000)) == paging.MAX_PAGE_BYTES // (25 * 10_000)

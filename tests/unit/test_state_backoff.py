@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from timeball.cluster.state.backoff import backoff_ms
 from timeball.cluster.state.limits import MAX_DURATION_MS
-from timeball.cluster.state.operations import RetryPolicy
+from timeball.cluster.state.operations import BACKOFFS, RetryPolicy
 
 
 def delays(policy, attempts, job=7, nominal_ms=1_000):
@@ -50,6 +52,32 @@ def test_jitter_depends_on_execution_and_attempt_alone():
     assert first == backoff_ms(policy, 1, 2, 3)
     others = {backoff_ms(policy, *place) for place in ((2, 2, 3), (1, 3, 3), (1, 2, 4))}
     assert first not in others
+
+
+def test_linear_fixed_and_listed_delays_are_capped_too():
+    linear = RetryPolicy(initial_ms=300, max_ms=1_000, jitter_pct=0, backoff="linear")
+    assert delays(linear, range(1, 6)) == [300, 600, 900, 1_000, 1_000]
+    fixed = RetryPolicy(initial_ms=300, max_ms=1_000, jitter_pct=0, backoff="fixed")
+    assert delays(fixed, [1, 2, 10_000]) == [300, 300, 300]
+    listed = RetryPolicy(max_ms=1_000, jitter_pct=0, backoff="list", delays_ms=(0, 5_000, 70))
+    assert delays(listed, range(1, 6)) == [0, 1_000, 70, 70, 70], "the last stands for the rest"
+
+
+@pytest.mark.parametrize("backoff", BACKOFFS)
+@pytest.mark.parametrize("attempt", [0, 1, 10_000, 2**31, 2**62])
+def test_no_policy_overflows_at_any_attempt(backoff, attempt):
+    delays_ms = (MAX_DURATION_MS,) if backoff == "list" else ()
+    policy = RetryPolicy(*(2**31 - 1, MAX_DURATION_MS, 10_000, 2**62, 100, backoff, delays_ms))
+    assert 0 <= backoff_ms(policy, 2**53, 2**47, attempt) <= MAX_DURATION_MS
+
+
+@pytest.mark.parametrize("backoff", ["linear", "fixed", "list"])
+def test_every_policy_has_jitter(backoff):
+    delays_ms = (1_000,) if backoff == "list" else ()
+    policy = RetryPolicy(jitter_pct=50, backoff=backoff, delays_ms=delays_ms)
+    found = [backoff_ms(policy, job, 1_000, 1) for job in range(500)]
+    assert 500 <= min(found) < 520
+    assert 980 < max(found) <= 1_000
 
 
 def test_the_delays_are_part_of_the_replicated_rules():

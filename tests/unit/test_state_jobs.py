@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
 from timeball.cluster.state import limits
+from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
+    DEFAULT_POLICY,
     Advance,
     AdvanceTimetables,
     CancelJobs,
@@ -92,6 +95,15 @@ def test_a_first_time_in_the_past_is_due_at_once(log):
         {"retry": RetryPolicy(max_ms=2**62)},
         {"retry": RetryPolicy(multiplier_pct=0)},
         {"retry": RetryPolicy(jitter_pct=101)},
+        {"retry": RetryPolicy(backoff="quadratic")},
+        {"retry": RetryPolicy(backoff="list")},
+        {"retry": RetryPolicy(delays_ms=(1,))},
+        {"retry": RetryPolicy(backoff="list", delays_ms=(1, -1))},
+        {"retry": RetryPolicy(backoff="list", delays_ms=(2**62,))},
+        {"retry": RetryPolicy(backoff="list", delays_ms=(1,) * (limits.MAX_DELAYS + 1))},
+        {"retry": RetryPolicy(non_retryable_errors=("",))},
+        {"retry": RetryPolicy(non_retryable_errors=("e" * 201,))},
+        {"retry": RetryPolicy(non_retryable_errors=("e",) * 17)},
     ],
     ids=lambda broken: next(iter(broken)),
 )
@@ -101,6 +113,25 @@ def test_a_job_beyond_the_limits_is_refused_and_the_others_are_made(log, broken)
     assert (refused.status, refused.job) == (CreateStatus.INVALID, 0)
     assert made.status is CreateStatus.CREATED
     assert len(log.machine.pending) == 1
+
+
+@pytest.mark.parametrize(
+    "policy", [RetryPolicy(), RetryPolicy(2, backoff="list", delays_ms=(1, 2))]
+)
+def test_jobs_share_equal_policies_also_after_a_restore(log, policy):
+    """A million of them hold one object; the default is left out of dumps altogether."""
+    log.create_all(*[NewJob("q", b"", retry=msgspec.structs.replace(policy))])
+    log.create_all(*[NewJob("q", b"", retry=msgspec.structs.replace(policy))])
+    log.create_all(NewJob("q", b""))
+    restored = StateMachine()
+    restored.load(log.machine.dump())
+    for machine in (log.machine, restored):
+        default, *others = [job.retry for job in machine.list_jobs().items]
+        assert default is DEFAULT_POLICY
+        assert {id(one) for one in others} == {id(others[0])}
+        assert others[0] == policy
+        assert (others[0] is DEFAULT_POLICY) is (policy == DEFAULT_POLICY)
+    assert restored.digest() == log.machine.digest()
 
 
 def test_pending_executions_are_bounded(log):

@@ -314,10 +314,22 @@ def test_a_result_beyond_the_limit_changes_nothing(log):
 
 def test_what_an_error_says_is_clipped(log):
     hold, token = log.claimed()
-    log.fail(hold, token, error_type="E" * 10_000, message="m" * 10_000)
+    backtrace = "outermost" + "b" * 10_000 + "innermost"
+    log.fail(hold, token, error_type="E" * 10_000, message="m" * 10_000, backtrace=backtrace)
     (attempt,) = log.execution(hold).attempts
-    assert len(attempt.error_type) == limits.MAX_ERROR_TYPE_CHARS
-    assert len(attempt.message) == limits.MAX_ERROR_MESSAGE_CHARS
+    assert len(attempt.error.error_type) == limits.MAX_ERROR_TYPE_CHARS
+    assert len(attempt.error.message) == limits.MAX_ERROR_MESSAGE_CHARS
+    assert attempt.error.backtrace == backtrace[-limits.MAX_BACKTRACE_CHARS :]
+
+
+def test_each_attempt_keeps_its_own_error_and_those_without_one_hold_nothing(log):
+    hold, token = log.claimed()
+    log.fail(hold, token, error_type="ValueError", backtrace="line 1")
+    log.fail(hold, log.claim_when_due(hold))
+    log.succeed(hold, log.claim_when_due(hold))
+    first, second, third = log.execution(hold).attempts
+    assert (first.error.error_type, first.error.backtrace) == ("ValueError", "line 1")
+    assert second.error is third.error is None
 
 
 # Retry and death
@@ -329,7 +341,7 @@ def test_a_failure_is_retried_after_the_backoff_of_the_policy(log):
     execution = log.execution(hold)
     assert execution.state is ExecutionState.SCHEDULED
     assert execution.due_ms == log.now_ms + 1_000
-    assert execution.attempts[0].message == "no"
+    assert execution.attempts[0].error.message == "no"
     log.fail(hold, log.claim_when_due(hold))
     assert execution.due_ms == log.now_ms + 2_000
 
@@ -353,6 +365,31 @@ def test_non_retryable_goes_straight_to_dead(log):
     assert execution.state is ExecutionState.DEAD
     assert execution.reason == "non_retryable"
     assert execution.job.state is JobState.COMPLETED
+
+
+def test_an_error_type_that_the_policy_names_goes_straight_to_dead(log):
+    policy = RetryPolicy(5, non_retryable_errors=("ValueError", "KeyError"))
+    hold, token = log.claimed(retry=policy)
+    log.fail(hold, token, error_type="KeyError")
+    execution = log.execution(hold)
+    assert execution.state is ExecutionState.DEAD
+    assert (execution.reason, execution.attempts_used) == ("non_retryable_error", 1)
+
+
+@pytest.mark.parametrize(
+    "error_type", ["", "valueerror", "ValueErro", "ValueErrors", "m.ValueError"]
+)
+def test_error_types_are_compared_exactly(log, error_type):
+    hold, token = log.claimed(retry=RetryPolicy(5, non_retryable_errors=("ValueError",)))
+    log.fail(hold, token, error_type=error_type)
+    assert log.execution(hold).state is ExecutionState.SCHEDULED
+
+
+def test_an_expiry_is_no_error_type_of_the_attempt_before(log):
+    hold, token = log.claimed(retry=RetryPolicy(2, 0, non_retryable_errors=("ValueError",)))
+    log.expire(hold, token)
+    log.expire(hold, log.claim_when_due(hold))
+    assert log.execution(hold).reason == "attempts_exhausted:lease_expired"
 
 
 @pytest.mark.parametrize("max_attempts", [1, 2, 5])
@@ -455,36 +492,3 @@ def test_expiry_loses_to_what_was_committed_before(log):
     assert log.expire(other, old) is Verdict.STALE
     assert log.execution(other).token == fresh
     assert log.execution(other).state is ExecutionState.LEASED
-
-
-# Replay
-
-
-def dead(log, **job):
-    hold, token = log.claimed(**job)
-    log.fail(hold, token, non_retryable=True, message="poison")
-    return hold, token
-
-
-def test_a_replay_gives_a_new_budget_and_keeps_the_history(log):
-    hold, _ = dead(log, retry=RetryPolicy(max_attempts=2, initial_ms=0))
-    log.pass_ms(1_000)
-    assert log.replay(hold) is Verdict.ACCEPTED
-    execution = log.execution(hold)
-    assert (execution.state, execution.due_ms) == (ExecutionState.SCHEDULED, log.now_ms)
-    assert (execution.attempts_used, execution.reason, execution.finished_ms) == (0, "", 0)
-    assert execution.job.state is JobState.ACTIVE
-    assert execution.attempts[0].message == "poison"
-    for _ in range(2):
-        log.fail(hold, log.claim_when_due(hold))
-    assert execution.state is ExecutionState.DEAD
-    assert [attempt.number for attempt in execution.attempts] == [1, 2, 3]
-    assert execution.job.state is JobState.COMPLETED
-
-
-def test_only_the_dead_are_replayed(log):
-    hold, token = log.claimed()
-    assert log.replay(hold) is Verdict.NOT_DEAD
-    log.succeed(hold, token)
-    assert log.replay(hold) is Verdict.NOT_DEAD
-    assert log.replay((1, 1)) is Verdict.UNKNOWN

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from timeball.cluster.state import listing
-from timeball.cluster.state.operations import Advance, AdvanceTimetables, Cron, NewJob, Timetable
+from timeball.cluster.state.listing import DeadFilter
+from timeball.cluster.state.operations import (
+    Advance,
+    AdvanceTimetables,
+    Cron,
+    NewJob,
+    RetryPolicy,
+    Timetable,
+)
 from timeball.cluster.state.records import ExecutionState, JobState
 
 
@@ -96,7 +104,8 @@ def test_dead_executions_come_latest_dead_first(log):
         log.pass_ms(1)
     pages = walk(log.machine.list_dead, limit=2)
     assert [(one.job.id, one.nominal_ms) for page in pages for one in page] == holds[::-1]
-    assert [one.job.queue for one in log.machine.list_dead(queue="q1").items] == ["q1"] * 3
+    of_one = log.machine.list_dead(wanted=DeadFilter(queue="q1"))
+    assert [one.job.queue for one in of_one.items] == ["q1"] * 3
 
 
 def test_a_replay_between_two_pages_of_the_dead_hides_no_other(log):
@@ -109,3 +118,80 @@ def test_a_replay_between_two_pages_of_the_dead_hides_no_other(log):
     log.replay(holds[2])
     rest = log.machine.list_dead(after=first.next_after)
     assert [(one.job.id, one.nominal_ms) for one in rest.items] == [holds[1], holds[0]]
+
+
+@pytest.fixture
+def graves(log):
+    """Dead letters of every kind, one a millisecond, by the name of what they died of."""
+    plain = {"error_type": "", "queue": "mail", "fatal": False, "retry": RetryPolicy(1)}
+    kinds = {
+        "failed": {"error_type": "KeyError"},
+        "other error": {"error_type": "KeyErrors"},
+        "other queue": {"error_type": "KeyError", "queue": "sms"},
+        "silent": {},
+        "fatal": {"fatal": True},
+        "by policy": {
+            "error_type": "Poison",
+            "retry": RetryPolicy(9, non_retryable_errors=("Poison",)),
+        },
+        "expired": None,
+    }
+    found = {}
+    for name, differing in kinds.items():
+        kind = {**plain, **(differing or {})}
+        hold, token = log.claimed(queue=kind["queue"], retry=kind["retry"])
+        if differing is None:
+            log.expire(hold, token)
+        else:
+            log.fail(hold, token, error_type=kind["error_type"], non_retryable=kind["fatal"])
+        found[name] = hold
+        log.pass_ms(1)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        ({"error_type": "KeyError"}, ["failed", "other queue"]),
+        ({"error_type": "KeyError", "queue": "mail"}, ["failed"]),
+        ({"error_type": ""}, ["silent", "fatal", "expired"]),
+        ({"reason": "non_retryable"}, ["fatal"]),
+        ({"reason": "non_retryable_error"}, ["by policy"]),
+        ({"reason": "attempts_exhausted:lease_expired"}, ["expired"]),
+        ({"reason": "attempts_exhausted:timed_out"}, []),
+        (
+            {"reason": "attempts_exhausted"},
+            ["failed", "other error", "other queue", "silent", "expired"],
+        ),
+    ],
+)
+def test_dead_letters_are_chosen_by_what_they_died_of(log, graves, wanted, names):
+    found = log.machine.list_dead(wanted=DeadFilter(**wanted)).items
+    assert [(one.job.id, one.nominal_ms) for one in found] == [graves[n] for n in names[::-1]]
+
+
+def test_dead_letters_are_chosen_by_job_and_by_when_they_died(log, graves):
+    def held(**wanted):
+        found = log.machine.list_dead(wanted=DeadFilter(**wanted)).items
+        return [(one.job.id, one.nominal_ms) for one in found]
+
+    holds = list(graves.values())
+    assert held(job=holds[2][0]) == [holds[2]]
+    died_ms = log.execution(holds[3]).finished_ms
+    assert held(died_after_ms=died_ms) == holds[3:][::-1]
+    assert held(died_before_ms=died_ms) == holds[:3][::-1]
+    assert held(died_after_ms=died_ms, died_before_ms=died_ms + 1) == [holds[3]]
+    assert held(died_after_ms=log.now_ms) == []
+
+
+def test_one_look_at_the_dead_is_bounded_whatever_it_looks_for(log, graves, monkeypatch):
+    monkeypatch.setattr(listing, "MOST_LOOKED_AT", 3)
+    wanted = DeadFilter(reason="attempts_exhausted:failed", queue="mail", error_type="KeyError")
+    pages = walk(log.machine.list_dead, wanted=wanted)
+    assert [len(page) for page in pages] == [0, 0, 1]
+
+
+def test_what_died_long_ago_is_not_looked_at_when_it_is_not_wanted(log, graves, monkeypatch):
+    monkeypatch.setattr(listing, "MOST_LOOKED_AT", 3)
+    wanted = DeadFilter(died_after_ms=log.execution(graves["by policy"]).finished_ms)
+    assert [len(page) for page in walk(log.machine.list_dead, wanted=wanted)] == [2]

@@ -186,6 +186,15 @@ def test_dead_executions_are_kept_up_to_their_bytes_and_have_their_own(log):
     assert [log.execution(hold) is None for hold in (*holds[1:], more)] == [False] * 3
 
 
+def test_backtraces_count_for_retention(log):
+    hold, token = log.claimed(payload=b"")
+    log.fail(hold, token, error_type="E", message="mm", backtrace="b" * 97)
+    assert kept_bytes(log.execution(hold)) == KEPT_RECORD + 100
+    log.fail(hold, log.claim_when_due(hold), backtrace="é" * 10, non_retryable=True)
+    assert kept_bytes(log.execution(hold)) == KEPT_RECORD + 140
+    assert log.machine._store.dead_bytes == KEPT_RECORD + 140
+
+
 def test_one_record_over_the_whole_bound_is_not_kept(log):
     log.settings(keep_finished_bytes=500)
     assert log.execution(done(log, payload=b"x" * 501)) is None

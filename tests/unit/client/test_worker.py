@@ -150,6 +150,24 @@ def test_an_exception_is_a_failed_attempt(kit, error, expected) -> None:
     kit.run(scenario())
 
 
+def test_a_failed_attempt_tells_where_its_error_was_raised(kit) -> None:
+    async def scenario() -> None:
+        async def handler(context):
+            try:
+                raise KeyError("the cause")
+            except KeyError as error:
+                raise ValueError("no such order") from error
+
+        async with working(kit, handler, kit.granted(kit.delivery(1))) as (peer, _):
+            await peer.until(lambda: peer.to(FAIL))
+        [item] = peer.to(FAIL)[0].body["items"]
+        assert "KeyError: 'the cause'" in item["backtrace"]
+        assert "in handler" in item["backtrace"]
+        assert item["backtrace"].endswith("ValueError: no such order\n")
+
+    kit.run(scenario())
+
+
 @pytest.mark.parametrize("result", [object(), "x" * 70_000])
 def test_a_result_that_cannot_be_kept_is_a_failed_attempt_of_its_own(kit, result) -> None:
     async def scenario() -> None:

@@ -166,7 +166,7 @@ async def test_recu_08_a_dead_letter_that_is_replayed_takes_its_turn_and_none_is
     await world.fail(dead)
     await world.pass_ms(MINUTE)
     assert world.dispatcher.ready_depth("q") == 1
-    await world.write(Replay([(job.id, dead.execution.nominal_ms)]))
+    await world.write(Replay([(job.id, dead.execution.nominal_ms, 0)]))
     seen = []
     for _ in range(2):
         (grant,) = await world.claim(n=10)
@@ -183,7 +183,7 @@ async def test_recu_08_what_waits_goes_when_the_rule_is_taken_back(world):
     await world.fail(dead)
     await world.pass_ms(MINUTE)
     (running,) = await world.claim(lease_ms=200_000)
-    await world.write(Replay([(job.id, dead.execution.nominal_ms)]))
+    await world.write(Replay([(job.id, dead.execution.nominal_ms, 0)]))
     await world.pass_ms(MINUTE)
     assert await world.claim(n=10) == []
     rules = job.timetable.rules
@@ -298,7 +298,7 @@ async def test_what_is_first_in_line_once_another_is_given_back_goes(world, end)
     await world.fail(dead, non_retryable=True)
     await world.pass_ms(MINUTE)
     (held,) = await world.claim(lease_ms=10 * SECOND)
-    await world.write(Replay([(job.id, dead.execution.nominal_ms)]))
+    await world.write(Replay([(job.id, dead.execution.nominal_ms, 0)]))
     await world.pass_ms(SECOND)
     assert await world.claim() == []
     if end == "failure":
