@@ -28,6 +28,7 @@ LAST_OUTPUT_S = 1.0
 """How long output may stay open when the group is gone: in the hands of who left the group."""
 REAP_S = 1.0
 """How long a killed process may take to be gone when there is no time to wait for it."""
+READ_BYTES = 64 * 1024
 SHELL = "/bin/sh"
 
 
@@ -43,10 +44,10 @@ class Child:
         self._pipes: list[_Pipe] = []
 
     @classmethod
-    async def start(cls, command: str, environment: Mapping[str, str], stdin: bytes) -> Self:
+    def start(cls, command: str, environment: Mapping[str, str], stdin: bytes) -> Self:
         """Start a command with this on its standard input. Raises OSError."""
         with _in_memory(stdin) as file:
-            process = subprocess.Popen(  # noqa: ASYNC220 - a fork does not wait for anything
+            process = subprocess.Popen(
                 [SHELL, "-c", command],
                 stdin=file,
                 stdout=subprocess.PIPE,
@@ -56,7 +57,7 @@ class Child:
             )
         child = cls(process)
         try:
-            await child._watch()
+            child._watch()
         except BaseException:
             child.close()
             raise
@@ -102,16 +103,13 @@ class Child:
             os.close(self._pidfd)
             self._pidfd = -1
 
-    async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
+    def _watch(self) -> None:
         process = self._process
         assert process.stdout is not None
         assert process.stderr is not None
         self._pipes = [_Pipe(process.stdout, self.output), _Pipe(process.stderr, self.complaint)]
         self._pidfd = os.pidfd_open(process.pid)
-        loop.add_reader(self._pidfd, self._see_the_end)
-        for pipe in self._pipes:
-            await loop.connect_read_pipe(pipe.itself, pipe.file)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._see_the_end)
 
     def _see_the_end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -127,34 +125,28 @@ class Child:
             log.warning("process group %d belongs to another user", self._process.pid)
 
 
-class _Pipe(asyncio.Protocol):
-    """The reading end of a pipe, whose last bytes go to a tail."""
+class _Pipe:
+    """The reading end of a pipe, whose last bytes go to a tail; `closed` when it has ended."""
 
     def __init__(self, file: IO[bytes], tail: Tail) -> None:
-        self.file = file
         self.closed = asyncio.Event()
+        self._file = file
         self._tail = tail
-        self._transport: asyncio.BaseTransport | None = None
-
-    def itself(self) -> Self:
-        """Give itself, as the protocol of its own transport."""
-        return self
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._tail.add(data)
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self.closed.set()
+        os.set_blocking(file.fileno(), False)
+        asyncio.get_running_loop().add_reader(file.fileno(), self._read)
 
     def close(self) -> None:
         """Read no more."""
-        if self._transport is None:
-            self.file.close()
+        if not self.closed.is_set():
+            asyncio.get_running_loop().remove_reader(self._file.fileno())
+            self._file.close()
+            self.closed.set()
+
+    def _read(self) -> None:
+        if data := os.read(self._file.fileno(), READ_BYTES):
+            self._tail.add(data)
         else:
-            self._transport.close()
+            self.close()
 
 
 def _in_memory(data: bytes) -> IO[bytes]:

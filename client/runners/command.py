@@ -83,7 +83,7 @@ class CommandRunner:
         """Run the command for an execution; its result."""
         delivery = context.delivery
         bound = limits(delivery.timeout_ms, self._timeout_ms, self._grace_ms)
-        child = await Child.start(
+        child = Child.start(
             self._command,
             {**os.environ, **environment(delivery)},
             payload_json(delivery.payload),

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 REPORT_MS = 1_000
-"""Time for a report to be answered."""
+"""Time for a report to be answered; of a short `timeout_ms`, a tenth."""
 _PART = 5
-"""Of a short `timeout_ms`, at most this part of it is set aside."""
+"""Of a short `timeout_ms`, at most this part of it is set aside for ending and reporting."""
 
 
 class Limits(NamedTuple):
@@ -30,8 +30,8 @@ def limits(timeout_ms: int, own_ms: int | None, grace_ms: int) -> Limits:
     """
     if timeout_ms == 0:
         return Limits(own_ms, grace_ms)
-    reserve_ms = min(grace_ms + REPORT_MS, timeout_ms // _PART)
-    run_ms = timeout_ms - reserve_ms
-    if own_ms is not None and own_ms <= run_ms:
-        return Limits(own_ms, min(grace_ms, timeout_ms - own_ms))
-    return Limits(run_ms, min(grace_ms, max(reserve_ms - REPORT_MS, reserve_ms // 2)))
+    run_ms = timeout_ms - min(grace_ms + REPORT_MS, timeout_ms // _PART)
+    if own_ms is not None:
+        run_ms = min(own_ms, run_ms)
+    over_ms = timeout_ms - min(REPORT_MS, timeout_ms // (2 * _PART))
+    return Limits(run_ms, min(grace_ms, over_ms - run_ms))
