@@ -86,7 +86,7 @@ class CommandRunner:
         child = Child.start(
             self._command,
             {**os.environ, **environment(delivery)},
-            payload_json(delivery.payload),
+            payload_json(delivery.payload) + b"\n",
         )
         try:
             await self._run(child, context, bound)

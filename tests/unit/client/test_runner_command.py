@@ -79,10 +79,14 @@ async def test_the_payload_is_json_on_the_standard_input() -> None:
     }
 
 
+async def test_the_payload_is_a_line_that_the_shell_can_read() -> None:
+    assert await CommandRunner('read -r p && echo "got $p"')(context({"a": 1})) == 'got {"a":1}'
+
+
 async def test_a_command_need_not_read_a_payload_larger_than_a_pipe() -> None:
     large = "\x01" * 60_000
     assert await CommandRunner("echo done")(context(large)) == "done"
-    assert await CommandRunner("wc -c")(context(large)) == 60_000 * 6 + 2
+    assert await CommandRunner("wc -c")(context(large)) == 60_000 * 6 + 3
 
 
 async def test_the_environment_tells_the_execution_and_holds_the_workers_own(monkeypatch) -> None:
