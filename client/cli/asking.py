@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, get_args
 
@@ -66,10 +66,9 @@ def one_line(error: TimeballError) -> str:
     return " ".join("; ".join([error.detail or error.title, *missing]).split())
 
 
-def asks(command: Callable[Concatenate[Asker, P], None]) -> Callable[P, None]:
-    """Give a command the options that say where the cluster is."""
-
-    @click.option(
+def url_option(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command the option that says where the cluster is, as its parameter `urls`."""
+    return click.option(
         "--url",
         "urls",
         multiple=True,
@@ -77,7 +76,21 @@ def asks(command: Callable[Concatenate[Asker, P], None]) -> Callable[P, None]:
         default=DEFAULT_URLS,
         show_default=", ".join(DEFAULT_URLS),
         help="A node's URL; repeat it, or separate by commas. [env: TIMEBALL_URLS]",
-    )
+    )(command)
+
+
+def nodes_of(urls: Sequence[str]) -> list[str]:
+    """Parse what `url_option` was given."""
+    try:
+        return parse_urls(",".join(urls))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--url") from error
+
+
+def asks(command: Callable[Concatenate[Asker, P], None]) -> Callable[P, None]:
+    """Give a command the options that say where the cluster is."""
+
+    @url_option
     @click.option(
         "--timeout-ms",
         type=click.IntRange(1, 3_600_000),
@@ -91,17 +104,13 @@ def asks(command: Callable[Concatenate[Asker, P], None]) -> Callable[P, None]:
         urls = cast("tuple[str, ...]", kwargs.pop("urls"))
         timeout_ms = cast("int", kwargs.pop("timeout_ms"))
         as_json = cast("bool", kwargs.pop("as_json"))
-        _refuse_bytes(kwargs)
-        try:
-            asker = Asker(parse_urls(",".join(urls)), timeout_ms, as_json)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--url") from error
-        command(asker, *args, **kwargs)
+        refuse_bytes(kwargs)
+        command(Asker(nodes_of(urls), timeout_ms, as_json), *args, **kwargs)
 
     return wrapped
 
 
-def _refuse_bytes(parameters: Mapping[str, object]) -> None:
+def refuse_bytes(parameters: Mapping[str, object]) -> None:
     """Refuse what the shell passed on that is no text: it reaches us as lone surrogates."""
     for name, value in parameters.items():
         for text in value if isinstance(value, tuple) else (value,):

@@ -16,6 +16,7 @@ from timeball.client.cli.dead import dead
 from timeball.client.cli.executions import execution
 from timeball.client.cli.jobs import job
 from timeball.client.cli.schedules import schedule
+from timeball.client.cli.worker import worker
 
 COMMANDS = "timeball.commands"
 
@@ -73,5 +74,5 @@ def main() -> None:
     """Timeball, a replicated job scheduler: never early, milliseconds late, nothing lost."""
 
 
-for _command in (job, execution, dead, schedule, cluster):
+for _command in (job, execution, dead, schedule, cluster, worker):
     main.add_command(_command)
