@@ -67,8 +67,8 @@ RULES = (
         "part-of-a-gap-loses-the-rule",
         "Where a step deals with a part of a gap, what remains is old enough for the rule.",
         f"{CATCHUP}::_Step._decide",
-        "whole = len(old) <= WALKED + keep",
-        "whole = len(old) <= WALKED",
+        "min(len(old) - keep, WALKED)",
+        "len(old)",
         ["test_a_long_gap_of_many_rules_is_dealt_with_in_bounded_steps"],
     ),
     Mutant(

@@ -21,6 +21,7 @@ from timeball.cluster.state.operations import (
     RetryPolicy,
     Timetable,
     UpdateJob,
+    Window,
 )
 from timeball.cluster.state.records import Execution, ExecutionState, Job, Recurrence
 
@@ -547,6 +548,31 @@ async def test_a_long_gap_of_many_rules_is_dealt_with_in_bounded_steps(world, ga
     assert len(folded) >= 3 * (missed // 1_000 - 1)
     assert folded
     assert max(fate.count for item in folded for fate in item.fates) <= 1_000
+
+
+async def test_a_gap_whose_times_are_dear_to_find_is_dealt_with_in_bounded_steps(world):
+    """Every other second is excluded, so a walk comes only so far: the next step goes on."""
+    start_ms = -(-world.wall_ms() // (2 * SECOND)) * 2 * SECOND
+    every_second = (Every(SECOND, start_ms),)
+    windows = (Window("*/2 * * * * *"),)
+    jobs = [
+        await recurring(
+            world,
+            Timetable(every_second, exclusions=windows, catch_up=rule, catch_up_limit=50),
+        )
+        for rule in ("none", "one", "all")
+    ]
+    await world.pass_ms(5 * SECOND)
+    left_ms = world.now_ms
+    await away(world, 2 * HOUR, 1_000)
+    odd = range(start_ms + SECOND, world.now_ms, 2 * SECOND)
+    for job, runs in zip(jobs, (0, 1, 50), strict=True):
+        assert sum(told(job)) == len(odd) + 1, "and the one ahead"
+        missed = [at for at in odd if left_ms < at <= left_ms + 2 * HOUR]
+        late = [at for at in due(world, job) if left_ms < at <= left_ms + 2 * HOUR]
+        assert late == missed[len(missed) - runs :]
+    folded = [item for item in advances(world) if item.fates and not item.nominals]
+    assert len(folded) >= 3 * 3
 
 
 async def test_far_timetables_wait_in_their_buckets(world):
