@@ -53,12 +53,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a clean environment that holds the distribution and the server extra."""
+    """The Python of a clean environment that holds the distribution and the extras that its modules need."""
     home = tmp_path_factory.mktemp("clean")
     assert run(sys.executable, "-m", "venv", home / "venv", cwd=home).returncode == 0
     python = home / "venv" / "bin" / "python"
     install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    done = run(python, *install, f"{built}[server]", cwd=home)
+    done = run(python, *install, f"{built}[otel,server]", cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr
     return python
 
