@@ -100,9 +100,10 @@ class CreateBatcher:
                 await asyncio.gather(self._deliver(batch[:half]), self._deliver(batch[half:]))
         except errors.TimeballError as error:
             _refuse(batch, error)
-        except asyncio.CancelledError:
+        except BaseException as error:  # a defect, or the loop's end: nobody waits for ever
             for job in batch:
-                job.answered.cancel()
+                if not job.answered.done():
+                    job.answered.set_exception(errors.OutcomeUnknown(f"not answered: {error!r}"))
             raise
         else:
             for job, answer in zip(batch, answers, strict=True):

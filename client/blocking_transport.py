@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from timeball.client.failover import Trouble
@@ -96,7 +96,7 @@ class BlockingTransport:
         stream = connection.sock
         assert stream is not None
         timed = _Timed(stream, lambda: (by_ms - self._now_ms()) / 1_000)
-        connection.sock = timed
+        connection.sock = timed  # http.client needs no more than it has
         try:
             connection.request(send.method, send.path, send.body, send.headers)
             with contextlib.closing(connection.getresponse()) as response:
@@ -107,6 +107,8 @@ class BlockingTransport:
         finally:
             if connection.sock is timed:
                 connection.sock = stream
+            else:  # http.client has done with it
+                stream.close()
         if not keep:
             connection.close()
         return Reply(
@@ -157,7 +159,7 @@ def _readable(stream: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-class _Timed(io.RawIOBase):
+class _Timed:
     """A socket as http.client uses it, whose every operation ends when the request's time does."""
 
     def __init__(self, stream: socket.socket, left_s: Callable[[], float]) -> None:
@@ -165,25 +167,35 @@ class _Timed(io.RawIOBase):
         self._left_s = left_s
 
     def sendall(self, data: bytes) -> None:
-        self._arm()
-        self._stream.sendall(data)
+        self.arm().sendall(data)
 
     def makefile(self, mode: str) -> io.BufferedReader:
         assert mode == "rb"
-        return io.BufferedReader(self, 64 * 1024)
+        return io.BufferedReader(_Reading(self), 64 * 1024)
 
-    def readable(self) -> bool:
-        return True
+    def close(self) -> None:
+        """Leave the closing to whoever handed in the socket: an answer may still be read."""
 
-    def readinto(self, buffer: object) -> int:
-        self._arm()
-        return self._stream.recv_into(buffer)  # type: ignore[arg-type] # as io hands it
-
-    def _arm(self) -> None:
+    def arm(self) -> socket.socket:
+        """Give the socket what time is left."""
         left_s = self._left_s()
         if left_s <= 0:
             raise TimeoutError
         self._stream.settimeout(left_s)
+        return self._stream
+
+
+class _Reading(io.RawIOBase):
+    """Reads a timed socket."""
+
+    def __init__(self, timed: _Timed) -> None:
+        self._timed = timed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # whatever io hands it
+        return self._timed.arm().recv_into(buffer)
 
 
 def _cause(error: BaseException) -> str:

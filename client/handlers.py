@@ -43,8 +43,6 @@ def handling(function: Handler, run_in: RunIn | None, what: str = "the handler")
                         "'thread' or a 'process', or make it an async function")  # fmt: skip
     if run_in != "loop" and is_async(function):
         raise TypeError(f"{what} is an async function: it runs in the 'loop', not in a {run_in!r}")
-    if run_in == "process":
-        _check_importable(function, what)
     return Handling(function, run_in)
 
 
@@ -54,14 +52,17 @@ def is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def _check_importable(function: Handler, what: str) -> None:
-    try:
-        pickle.dumps(function)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise TypeError(
-            f"{what} can not run in a process, which must be able to import it: define it at the "
-            f"top of a module ({error})"
-        ) from error
+def check_importable(chosen: Handling, what: str = "the handler") -> Handling:
+    """Give a handler back; raises TypeError if its process could not import it."""
+    if chosen.run_in == "process":
+        try:
+            pickle.dumps(chosen.function)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise TypeError(
+                f"{what} can not run in a process, which must be able to import it: define it at "
+                f"the top of a module ({error})"
+            ) from error
+    return chosen
 
 
 class Executors:

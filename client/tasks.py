@@ -33,7 +33,7 @@ from timeball.client.blocking import SyncClient
 from timeball.client.client import Client
 from timeball.client.context import ExecutionContext
 from timeball.client.errors import InvalidRequest
-from timeball.client.handlers import Handling, RunIn, handling, is_async
+from timeball.client.handlers import Handling, RunIn, check_importable, handling, is_async
 from timeball.client.messages import JobCreated, Retry, Schedule
 
 P = ParamSpec("P")
@@ -222,6 +222,7 @@ class TaskRoute:
             named = queues.setdefault(each.queue, {})
             if each.name in named:
                 raise ValueError(f"two tasks of the queue {each.queue!r} are named {each.name!r}")
+            check_importable(each.handling, f"the task {each.name!r}")
             named[each.name] = each
         return {queue: cls(queue, list(named.values())) for queue, named in queues.items()}
 

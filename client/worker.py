@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Self
 
 from timeball.client.client import Client
 from timeball.client.errors import InvalidRequest, NotFound, TimeballError
-from timeball.client.handlers import Executors, Handler, RunIn, handling
+from timeball.client.handlers import Executors, Handler, RunIn, check_importable, handling
 from timeball.client.intake import Intake, Terms
 from timeball.client.leases import Held, LeaseKeeper, now_ms
 from timeball.client.middleware import HandlerMiddleware
@@ -134,7 +134,7 @@ class Worker:
         """Run a handler for the executions of one more queue."""
         if isinstance(handler, Task):
             raise TypeError(f"{handler.name} is a task: hand it in with tasks=[{handler.name}]")
-        chosen = handling(handler, run_in)
+        chosen = check_importable(handling(handler, run_in))
         self._add(queue, lambda _: chosen, concurrency, prefetch)
         return self
 

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from timeball.client import NonRetryable, RetryLater, current_execution
+from timeball.client import NonRetryable, RetryLater, current_execution, task
 
 
 def describe(context):
@@ -51,3 +51,9 @@ def mark_then_hang(context):
         file.write(str(os.getpid()))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(30)
+
+
+@task(run_in="process")
+def square(number: int) -> list[int]:
+    """A task for a process of its own."""
+    return [number * number, os.getpid()]
