@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import Instruments
+from timeball.cluster.dispatch.zones import data_version
 from timeball.cluster.histogram import BatchHistogram
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.consensus import Consensus
@@ -308,6 +309,13 @@ class _NodeCollector(Collector):
             "Timetables that failed and stand still until they are resumed or edited",
             value=float(state.parked_timetables),
         )
+        zone_data = GaugeMetricFamily(
+            "timeball_zone_data_info",
+            "1; the label tells the time zone data that this node plans by",
+            labels=["version"],
+        )
+        zone_data.add_metric([data_version()], 1.0)
+        yield zone_data
         yield GaugeMetricFamily(
             "timeball_feature_level", "The feature level of the state", value=float(state.level)
         )

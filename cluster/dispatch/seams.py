@@ -7,6 +7,7 @@ ones, a simulator its own.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -36,16 +37,21 @@ class Timers(Protocol):
 
 
 class LoopTimers:
-    """The timers of the asyncio loop that runs."""
+    """The timers of the asyncio loop that runs when they are first used."""
+
+    @functools.cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """To ask which loop runs is a system call each time."""
+        return asyncio.get_running_loop()
 
     def monotonic_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
+        return int(self._loop.time() * 1000)
 
     def call_soon(self, callback: Callable[[], None]) -> Handle:
-        return asyncio.get_running_loop().call_soon(callback)
+        return self._loop.call_soon(callback)
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Handle:
-        return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
+        return self._loop.call_later(delay_ms / 1000, callback)
 
 
 Source = Callable[[int], Iterable[tuple[Any, int, Proposer]]]

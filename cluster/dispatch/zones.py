@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 from functools import lru_cache
-from importlib import resources
+from importlib import metadata, resources
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -51,6 +51,12 @@ class Stretch(NamedTuple):
         if self.end_s - instant_s < _FARTHEST_SHIFT_S:
             return self.end_s  # right after it, clocks may show again what they showed before
         return max(self.end_s, shown_s - _FARTHEST_SHIFT_S)
+
+
+@lru_cache(maxsize=1)
+def data_version() -> str:
+    """Which time zone data this node has: nodes that have others may plan other instants."""
+    return metadata.version("tzdata")
 
 
 @lru_cache(maxsize=1)

@@ -124,7 +124,7 @@ class Changes:
     def _build(self, body: messages.JobPut, job: Job | None) -> operations.NewJob:
         services = self._services
         former = None if job is None else job.timetable
-        return build_job(services, body, "", "", services.now_ms(), former)
+        return build_job(services, body, "", "", services.now_ms(), former).job
 
     async def pause(self, request: Request) -> Answered:
         """Let a timetable make no occurrences."""
@@ -170,7 +170,7 @@ def _changed_parts(body: messages.JobUpdate, job: Job, now_ms: int) -> operation
     if body.timeout_ms is not msgspec.UNSET:
         given["timeout_ms"] = body.timeout_ms or 0
     if body.schedule is not msgspec.UNSET:
-        plan = read_schedule(body.schedule, "", now_ms, former=job.timetable)
+        plan = read_schedule(body.schedule, "", now_ms, former=job.timetable).settled()
         if plan.timetable is not None:
             given["timetable"] = plan.timetable
         elif plan.first_ms:

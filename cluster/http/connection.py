@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self._parser = RequestParser()
+        self._parser = RequestParser(server.heads)
         self._transport: asyncio.Transport
         self._answering: Eager | None = None
         self._unread = b""
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         self._lost = self._ending = True
         self._deadline.end()
         self._unread = b""
-        self._parser = RequestParser()
+        self._parser = RequestParser(self._server.heads)
         if self._answering is not None:
             self._answering.cancel()
         else:
@@ -170,7 +170,8 @@ class Connection(asyncio.Protocol):
             end = start + SLICE_BYTES
             parser.feed(data[start:end])
             if parser.arrivals:
-                self._keep_unread(data[end:])
+                if end < len(data):
+                    self._keep_unread(data[end:])
                 self._begin_answers()
                 return
         self._read_on()

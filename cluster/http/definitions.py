@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 from timeball.client import messages
+from timeball.client.errors import InvalidRequest
 from timeball.cluster.http.codec import fingerprint, pack_value
 from timeball.cluster.http.exchange import Request
 from timeball.cluster.http.refusals import no_such_job
@@ -20,6 +22,17 @@ _TIME_BYTES = 9
 """… of which each takes this."""
 
 
+class Built(NamedTuple):
+    """The operation for one job; `over` says why the state will refuse to create it anew.
+
+    That the timetable is over is no reason not to ask: the request may be the repeat of one that
+    made its job in time.
+    """
+
+    job: operations.NewJob
+    over: InvalidRequest | None
+
+
 def build_job(
     services: Services,
     body: messages.NewJob | messages.JobPut,
@@ -27,13 +40,18 @@ def build_job(
     key: str,
     now_ms: int,
     former: operations.Timetable | None = None,
-) -> operations.NewJob:
+    *,
+    repeatable: bool = False,
+) -> Built:
     """The operation for one job, which may have had another timetable before.
 
-    Raises InvalidRequest, NotFound or TooLarge, naming the field after `prefix`.
+    `repeatable`: the log can tell whether the request is a repeat. Raises InvalidRequest, NotFound
+    or TooLarge, naming the field after `prefix`.
     """
     services.require_queue(body.queue, prefix)
     plan = read_schedule(body.schedule, prefix, now_ms, former=former)
+    if not repeatable:
+        plan.settled()
     policy = read_policy(body.retry)
     payload = pack_value(body.payload, f"{prefix}payload")
     mark = b""
@@ -47,7 +65,7 @@ def build_job(
             policy,
             body.timeout_ms,
         )
-    return operations.NewJob(
+    job = operations.NewJob(
         body.queue,
         payload,
         plan.first_ms,
@@ -60,6 +78,7 @@ def build_job(
         key,
         mark,
     )
+    return Built(job, plan.over)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -84,7 +84,7 @@ class Explanations:
         body: messages.SchedulePreview = _preview.decode(request.body, request.body_form)
         now_ms = self._services.now_ms()
         after_ms = now_ms if body.after is None else parse_instant(body.after, "after")
-        plan = read_schedule(body.schedule, "", now_ms, after_ms=after_ms)
+        plan = read_schedule(body.schedule, "", now_ms, after_ms=after_ms).settled()
         if plan.timetable is None:
             return Answered(_once(plan, now_ms))
         fires = _previewed(plan.timetable, after_ms, body.count)

@@ -9,6 +9,7 @@ from timeball.client import messages
 from timeball.client.errors import InvalidRequest, KeyReused, TimeballError
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.definitions import (
+    Built,
     build_job,
     read_job_id,
     weight_of,
@@ -106,12 +107,13 @@ class Jobs:
                 "idempotency_key", "the header Idempotency-Key names another key than the body"
             )
         key = key or body.idempotency_key or ""
-        job = build_job(self._services, body, "", key, self._services.now_ms())
-        verdict = await self._services.propose(operations.CreateJobs(request_id, [job]))
+        now_ms, repeatable = self._services.now_ms(), bool(request_id or key)
+        built = build_job(self._services, body, "", key, now_ms, repeatable=repeatable)
+        verdict = await self._services.propose(operations.CreateJobs(request_id, [built.job]))
         created = _matched(verdict, 1)[0]
         if created.status not in _EXISTING:
-            raise _refusal(created.status, "")
-        answer = self._created(job, created)
+            raise _refusal(created.status, "", built.over)
+        answer = self._created(built.job, created)
         is_new = created.status is _CREATED and not verdict.repeated
         return Answered(answer, 201 if is_new else 200, {"Location": f"/v1/jobs/{answer.job_id}"})
 
@@ -122,40 +124,41 @@ class Jobs:
         read_query(request.query, ())
         body: messages.NewJobs = _many_jobs.decode(request.body, request.body_form)
         request_id = body.request_id or read_header(request, REQUEST_ID, 64)
-        jobs = await self._build_all(body.jobs)
+        built = await self._build_all(body.jobs, request_id)
         parts = [
             operations.CreateJobs(_part_id(request_id, number), part)
-            for number, part in enumerate(_split(jobs))
+            for number, part in enumerate(_split([one.job for one in built]))
         ]
         verdicts: list[JobsCreated] = await propose_all(self._services.propose, parts)
         created: list[Created] = []
         for part, verdict in zip(parts, verdicts, strict=True):
             created += _matched(verdict, len(part.jobs))
-        results = await self._answer_all(jobs, created)
+        results = await self._answer_all(built, created)
         return Answered(messages.JobsCreated(results, self._services.applied_index))
 
-    async def _build_all(self, asked: Sequence[messages.NewJob]) -> list[operations.NewJob]:
+    async def _build_all(self, asked: Sequence[messages.NewJob], request_id: str) -> list[Built]:
         now_ms = self._services.now_ms()
         turns = self._turns
-        jobs: list[operations.NewJob] = []
+        jobs: list[Built] = []
         for job, prefix in zip(asked, _PREFIXES, strict=False):
             key = job.idempotency_key or ""
-            jobs.append(build_job(self._services, job, prefix, key, now_ms))
+            repeatable = bool(request_id or key)
+            jobs.append(build_job(self._services, job, prefix, key, now_ms, repeatable=repeatable))
             if turns.clock() >= turns.ends_s:
                 await turns.share()
         return jobs
 
     async def _answer_all(
-        self, jobs: Sequence[operations.NewJob], created: Sequence[Created]
+        self, jobs: Sequence[Built], created: Sequence[Created]
     ) -> list[messages.JobCreated]:
         turns = self._turns
         await turns.begin()
         results: list[messages.JobCreated] = []
-        for job, verdict, prefix in zip(jobs, created, _PREFIXES, strict=False):
+        for (job, over), verdict, prefix in zip(jobs, created, _PREFIXES, strict=False):
             if verdict.status in _EXISTING:
                 results.append(self._created(job, verdict))
             else:
-                problem = _refusal(verdict.status, prefix).problem()
+                problem = _refusal(verdict.status, prefix, over).problem()
                 results.append(messages.JobCreated(status="refused", problem=problem))
             if turns.clock() >= turns.ends_s:
                 await turns.share()
@@ -258,7 +261,7 @@ def _part_id(request_id: str, number: int) -> str:
     return f"{request_id}/{number}" if request_id and number else request_id
 
 
-def _refusal(status: CreateStatus, prefix: str) -> TimeballError:
+def _refusal(status: CreateStatus, prefix: str, over: InvalidRequest | None) -> TimeballError:
     """Why a job was not created; its fields are named after `prefix`."""
     match status:
         case CreateStatus.KEY_REUSED:
@@ -269,6 +272,8 @@ def _refusal(status: CreateStatus, prefix: str) -> TimeballError:
             return cluster_full(FULL)
         case _:
             assert status is CreateStatus.INVALID
+            if over is not None:
+                return over
             return InvalidRequest.at(prefix.rstrip(".") or "body", "beyond the cluster's limits")
 
 

@@ -40,9 +40,19 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     first_ms: int = 0
     delay_ms: int = 0
     timetable: operations.Timetable | None = None
+    over: InvalidRequest | None = None
+    """Why nothing is to come of the timetable; `first_ms` is negative then."""
+
+    def settled(self) -> Plan:
+        """This plan, of which something is to come; raises what `over` says."""
+        if self.over is not None:
+            raise self.over
+        return self
 
 
 _AT_ONCE = Plan(("now",))
+_NEVER_MS = -1
+"""An instant that the state refuses."""
 _DATES = re.compile(r"\A(\d{4}-\d\d-\d\d)(?:/(\d{4}-\d\d-\d\d))?\Z", re.ASCII)
 _FIRST_DAY = date(1970, 1, 1).toordinal()
 _WIRE_NAMES = {
@@ -66,6 +76,9 @@ def read_schedule(
 
     An interval without an anchor takes over that of its counterpart in the `former` timetable of
     the job, so that an edit does not push it away, and else begins now.
+
+    Whether a timetable that is over is refused is left to the caller: a create may be the repeat
+    of one that made its job in time, which only the log knows.
 
     Raises InvalidRequest naming the part of the field `schedule` after `prefix`.
     """
@@ -109,7 +122,12 @@ class _Reader:
         )
         timetable = operations.Timetable(_anchored(asked, now_ms, former), *bounds)
         first_ms = self._first(timetable, after_ms)
-        return Plan(("timetable", asked, *bounds), first_ms, 0, timetable)
+        meaning = ("timetable", asked, *bounds)
+        if first_ms is not None:
+            return Plan(meaning, first_ms, 0, timetable)
+        field = f"{self._field}{self._limiting(timetable)}"
+        over = InvalidRequest.at(field, "the schedule names no instant from now on")
+        return Plan(meaning, _NEVER_MS, 0, timetable, over)
 
     # --- its parts ---------------------------------------------------------------------------
 
@@ -170,18 +188,12 @@ class _Reader:
 
     # --- what it names -----------------------------------------------------------------------
 
-    def _first(self, timetable: operations.Timetable, after_ms: int) -> int:
+    def _first(self, timetable: operations.Timetable, after_ms: int) -> int | None:
         try:
             validate(timetable)
-            first_ms = first_after(timetable, after_ms)
+            return first_after(timetable, after_ms)
         except TimetableError as error:
             raise InvalidRequest.at(self._wire_field(error.field), error.detail) from error
-        if first_ms is None:
-            raise InvalidRequest.at(
-                f"{self._field}{self._limiting(timetable)}",
-                "the schedule names no instant from now on",
-            )
-        return first_ms
 
     def _wire_field(self, field: str) -> str:
         """A path in terms of the timetable as its author wrote it."""

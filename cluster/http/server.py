@@ -13,6 +13,7 @@ from email.utils import formatdate
 
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.connection import Connection
+from timeball.cluster.http.heads import KnownHeads
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class HttpServer:
     ) -> None:
         """Without a clock, answers carry no Date (RFC 9110, section 6.6.1)."""
         self.application = application
+        self.heads = KnownHeads()
         self.draining = False
         """New connections are no longer taken, and standing ones close after their answer."""
         self._host = host

@@ -29,6 +29,7 @@ from timeball.client.errors import (
 )
 from timeball.client.messages import MAX_BODY_BYTES, FieldError
 from timeball.cluster.http.exchange import Request, Response
+from timeball.cluster.http.heads import KnownHeads
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class RequestParser:
         "_body",
         "_fields",
         "_fruitful",
+        "_heads",
         "_http",
         "_keep_alive",
         "_request",
@@ -77,7 +79,9 @@ class RequestParser:
         "in_head",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, heads: KnownHeads) -> None:
+        """`heads` are those that any connection has read before."""
+        self._heads = heads
         self.arrivals: deque[Arrival] = deque()
         self.closed = False
         self.in_head = False
@@ -95,6 +99,19 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes; raises nothing, what is no HTTP becomes a refused arrival."""
+        if self.in_head or self.in_body or self.closed:
+            self._parse(data)
+        elif (request := self._heads.read(data)) is not None:
+            self._barren = 0
+            self.arrivals.append(Arrival(request, None, True))
+        else:
+            before = len(self.arrivals)
+            self._parse(data)
+            whole = not (self.in_head or self.in_body or self.closed)
+            if whole and len(self.arrivals) == before + 1:
+                self._heads.learn(data, self.arrivals[-1].request)
+
+    def _parse(self, data: bytes) -> None:
         size = len(data)
         self._fruitful = False
         while data and not self.closed:
@@ -229,25 +246,26 @@ class RequestParser:
 
 def render_head(response: Response, *, date: str, connection: str) -> bytes:
     """The head of an answer; `date` and `connection` are left out when they are empty."""
-    head = _opening(response.status, date, response.content_type)
+    lines = [_opening(response.status, date, response.content_type, connection)]
     if response.status not in _WITHOUT_LENGTH:
-        head += f"Content-Length: {len(response.body)}\r\n"
+        lines.append(f"Content-Length: {len(response.body)}\r\n")
     for name, value in response.headers.items():
         assert value.isprintable(), "no header may smuggle in another one"
-        head += f"{name}: {value}\r\n"
-    if connection:
-        head += f"Connection: {connection}\r\n"
-    return (head + "\r\n").encode()
+        lines.append(f"{name}: {value}\r\n")
+    lines.append("\r\n")
+    return "".join(lines).encode()
 
 
 @functools.lru_cache(maxsize=64)
-def _opening(status: int, date: str, content_type: str) -> str:
+def _opening(status: int, date: str, content_type: str, connection: str) -> str:
     """What most heads of a second have in common."""
     opening = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
     if date:
         opening += f"Date: {date}\r\n"
     if content_type:
         opening += f"Content-Type: {content_type}\r\n"
+    if connection:
+        opening += f"Connection: {connection}\r\n"
     return opening
 
 

@@ -39,9 +39,6 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
 
 def create(store: Store, new: NewJob, name: str = "") -> Created:
     """Create one job, or answer with what its key made before."""
-    policy = shared_policy(store, new.retry)
-    if policy is None or not _within_limits(new):
-        return _INVALID
     settings = store.settings
     key = new.idempotency_key
     if key:
@@ -51,6 +48,9 @@ def create(store: Store, new: NewJob, name: str = "") -> Created:
                 return Created(CreateStatus.KEY_REUSED, 0, 0)
             store.counters.duplicates += 1
             return Created(CreateStatus.DUPLICATE, known.job, _first_nominal(store, known))
+    policy = shared_policy(store, new.retry)
+    if policy is None or not _within_limits(new):
+        return _INVALID
     if len(store.pending) >= settings.max_pending or (
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):
@@ -86,7 +86,11 @@ def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int, na
         NO_EXECUTIONS if timetable is None else {},
     )
     if timetable is not None:
-        job.recurrence = Recurrence(timetable, nominal_ms, name=name, made=1, fired=1)
+        # Times before the job was there are past, also such as would be due, by jitter, after it.
+        passed_ms = min(store.log_time_ms, nominal_ms - 1)
+        job.recurrence = Recurrence(
+            timetable, nominal_ms, name=name, made=1, fired=1, passed_ms=passed_ms
+        )
         offset_ms = jitter_offset(job.id, timetable.jitter_ms)
         due_ms = min(nominal_ms + offset_ms, limits.MAX_TIME_MS)
         store.touched.append(job)

@@ -221,8 +221,13 @@ class Store:
             self.paused += one if recurrence.paused_ms else 0
             self.parked += one if recurrence.parked else 0
 
-    def add_execution(self, job: Job, nominal_ms: int, due_ms: int, sequence: int) -> Execution:
-        """Create the occurrence of `job` at `nominal_ms`, scheduled for `due_ms`."""
+    def add_execution(
+        self, job: Job, nominal_ms: int, due_ms: int, sequence: int, *, in_order: bool = True
+    ) -> Execution:
+        """Create the occurrence of `job` at `nominal_ms`, scheduled for `due_ms`.
+
+        Whoever adds many of the past says `in_order=False`, and `put_in_order` in the end.
+        """
         # One integer object for both, where they are equal, saves memory.
         execution = Execution(
             job, nominal_ms, nominal_ms if due_ms == nominal_ms else due_ms, sequence
@@ -232,7 +237,10 @@ class Store:
             job.executions = execution
         else:
             assert isinstance(job.executions, dict)
-            _insert(job.executions, execution)
+            if in_order:
+                _insert(job.executions, execution)
+            else:
+                job.executions[nominal_ms] = execution
             recurrence.live[nominal_ms] = execution
         self.pending.add(execution.due_ms, execution)
         counts = self.queues[job.queue]
@@ -241,6 +249,14 @@ class Store:
         self.counters.created += 1
         self.touched.append(execution)
         return execution
+
+    def put_in_order(self, job: Job) -> None:
+        """Have the executions of a recurring job by nominal time again."""
+        executions = job.executions
+        assert isinstance(executions, dict)
+        in_order = sorted(executions.items())
+        executions.clear()
+        executions.update(in_order)
 
     def lease(self, execution: Execution, token: int) -> None:
         """Scheduled → leased under a new token."""
@@ -265,8 +281,11 @@ class Store:
         self.pending.add(due_ms, execution)
         counts.scheduled += 1
         self.touched.append(execution)
-        if event is Event.REPLAY and execution.job.recurrence is not None:
-            execution.job.recurrence.live[execution.nominal_ms] = execution
+        recurrence = execution.job.recurrence
+        if recurrence is not None:
+            if event is Event.REPLAY:
+                recurrence.live[execution.nominal_ms] = execution
+            self._touch_first_in_line(execution.job)
 
     def finish(self, execution: Execution, event: Event, target: ExecutionState) -> None:
         """To a terminal state; the job ends with it if nothing else is to come."""
@@ -303,9 +322,13 @@ class Store:
         del recurrence.live[execution.nominal_ms]
         if execution.state is not _DEAD:  # which may be replayed
             recurrence.begun.pop(execution.nominal_ms, None)
-        following = first_in_line(job)
-        if following is not None and following.state is _SCHEDULED:
-            self.touched.append(following)
+        self._touch_first_in_line(job)
+
+    def _touch_first_in_line(self, job: Job) -> None:
+        """The line of a job has changed: who is first now may have been held back till now."""
+        first = first_in_line(job)
+        if first is not None and first.state is _SCHEDULED:
+            self.touched.append(first)
 
     def skip(self, execution: Execution, kind: FateKind, reason: str) -> None:
         """A scheduled occurrence is not to run: its record says so, and the totals."""
@@ -434,10 +457,9 @@ class Store:
 
 
 def _insert(executions: dict[int, Execution], execution: Execution) -> None:
-    """Add one where it belongs by nominal time: most come last."""
-    latest_ms = next(reversed(executions), -1)
+    """Add one where it belongs by nominal time, at a step for each later one: there are few."""
+    later: list[Execution] = []
+    while executions and next(reversed(executions)) > execution.nominal_ms:
+        later.append(executions.popitem()[1])
     executions[execution.nominal_ms] = execution
-    if execution.nominal_ms < latest_ms:
-        in_order = sorted(executions.items())
-        executions.clear()
-        executions.update(in_order)
+    executions.update((one.nominal_ms, one) for one in reversed(later))

@@ -190,7 +190,7 @@ def stand_at_present(store: Store, job: Job, recurrence: Recurrence, offset_ms: 
     """Take back the occurrence that is not due yet, and let the timetable stand at log-time.
 
     Times are due `offset_ms` later from now on. No nominal time that had its turn comes
-    again, and the one taken back may.
+    again, and the one taken back may; none before the job's creation comes at all.
     """
     assert isinstance(job.executions, dict)
     pending = job.executions.get(recurrence.planned_ms)
@@ -202,7 +202,8 @@ def stand_at_present(store: Store, job: Job, recurrence: Recurrence, offset_ms: 
         and origin_of(pending) is Origin.TIMETABLE
     ):
         store.withdraw(pending)
-        before_ms = min(pending.nominal_ms - 1, store.log_time_ms - offset_ms)
+        since_ms = max(store.log_time_ms - offset_ms, job.created_ms)
+        before_ms = min(pending.nominal_ms - 1, since_ms)
         recurrence.planned_ms = max(recurrence.passed_ms, before_ms)
 
 
@@ -355,6 +356,7 @@ def backfill_job(store: Store, operation: BackfillJob) -> Backfilled:
         else:
             _ask(store, job, recurrence, nominal_ms, Origin.BACKFILL)
             created.append(nominal_ms)
+    store.put_in_order(job)  # once: a sort for each would stall every node
     return Backfilled(ChangeStatus.CHANGED, created, existing)
 
 
@@ -364,4 +366,6 @@ def _ask(
     """Make an occurrence that the timetable does not, due at once."""
     recurrence.asked[nominal_ms] = origin
     due_ms = max(nominal_ms, store.log_time_ms)
-    return store.add_execution(job, nominal_ms, due_ms, store.number_occurrence())
+    sequence = store.number_occurrence()
+    in_order = origin is not Origin.BACKFILL
+    return store.add_execution(job, nominal_ms, due_ms, sequence, in_order=in_order)

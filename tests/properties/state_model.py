@@ -98,6 +98,7 @@ class ModelJob:
     executions: dict[int, ModelExecution] = field(default_factory=dict)
     version: int = 1
     name: str = ""
+    created_ms: int = 0
     passed_ms: int = 0
     paused: str | None = None
     parked: str = ""
@@ -186,6 +187,7 @@ class Model:
             *(self.next_job, new.queue, definition, new.timetable, nominal_ms),
             new.timetable is None,
             name=name,
+            created_ms=self.now_ms,
         )
         self.next_job += 1
         self.jobs[job.id] = job
@@ -434,7 +436,7 @@ class Model:
             job.fates["made"] -= 1
             job.fates["runs"] -= 1
             self.counts["withdrawn"] += 1
-            present_ms = self.now_ms - jitter_offset(job.id, jitter_ms)
+            present_ms = max(self.now_ms - jitter_offset(job.id, jitter_ms), job.created_ms)
             job.planned_ms = max(job.passed_ms, min(job.planned_ms - 1, present_ms))
 
     def pause_now(self, job, reason):

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from sim_http import Answer, Lost, Refused, Web, render_request
 from sim_loop import Process, SimLoop
+from sim_timetable_events import QUEUE, Handed
 
 from timeball.bench.history import (
     AnyEvent,
@@ -64,6 +65,8 @@ class Client:
         self.name = name
         self.rng = rng
         self.process = Process(around.loop, name)
+        self.doubts = 0
+        """How many tries went without an answer to whether anything was done."""
         self._node = rng.choice(around.nodes)
         self._requests = 0
 
@@ -100,10 +103,12 @@ class Client:
                 answer = await around.web.ask(self.name, self.process, node, request, timeout_s)
             except (Refused, Lost) as error:
                 around.log("unanswered", self.name, node, path, type(error).__name__)
+                self.doubts += isinstance(error, Lost)
             else:
                 around.log("answer", self.name, node, path, answer.status)
                 if answer.status not in _ASK_AGAIN:
                     return self._decoded(path, answer, kind)
+                self.doubts += _problem(answer).outcome == "unknown"
             self._node = self.rng.choice(around.nodes)
             if loop.time() >= ends:
                 return None
@@ -112,10 +117,14 @@ class Client:
     def _decoded(self, path: str, answer: Answer, kind: Any) -> Any:
         if answer.status < 300:
             return msgspec.msgpack.decode(answer.body, type=kind)
-        problem = msgspec.msgpack.decode(answer.body, type=messages.Problem)
+        problem = _problem(answer)
         if answer.status >= 500 and problem.outcome != "unknown":
             self.around.broken(f"{path} was answered with {answer.status}: {problem.detail}")
         return problem
+
+
+def _problem(answer: Answer) -> messages.Problem:
+    return msgspec.msgpack.decode(answer.body, type=messages.Problem)
 
 
 class Submitter(Client):
@@ -126,7 +135,7 @@ class Submitter(Client):
         self._pause_s = pause_s
         self._jobs: list[str] = []
         self._keyed: list[messages.NewJob] = []
-        self.ended = False
+        self.ended = asyncio.Event()
         """Whether it will ask for nothing any more."""
         self.process.start(self._submit())
 
@@ -147,7 +156,7 @@ class Submitter(Client):
                 await self._cancel(rng.choice(self._jobs))
             elif not around.skewed:
                 await self._replay()
-        self.ended = True
+        self.ended.set()
 
     def _new_job(self) -> messages.NewJob:
         rng, around = self.rng, self.around
@@ -207,14 +216,15 @@ class Submitter(Client):
         else:
             batch = messages.NewJobs(jobs, request_id)
             answer = await self.ask("POST", "/v1/jobs/batch", batch, kind=messages.JobsCreated)
-            results = answer.results if isinstance(answer, messages.JobsCreated) else [answer]
+            whole = isinstance(answer, messages.JobsCreated)
+            results = answer.results if whole else [answer] * len(jobs)
         if answer is None:
             return
         for position, (job, result) in enumerate(zip(jobs, results, strict=True)):
             if not isinstance(result, messages.JobCreated) or result.status == "refused":
                 if not _too_late(result):
                     around.broken(f"a create was refused: {result}")
-                return
+                continue
             self._jobs.append(result.job_id)
             around.record(
                 JobAcknowledged(
@@ -273,7 +283,8 @@ class Submitter(Client):
 
 def _too_late(result: Any) -> bool:
     """Whether a recurring job was over before the cluster came to see it."""
-    errors = result.errors if isinstance(result, messages.Problem) else []
+    problem = result.problem if isinstance(result, messages.JobCreated) else result
+    errors = problem.errors if isinstance(problem, messages.Problem) else []
     return any(error.field.endswith("schedule.until") for error in errors)
 
 
@@ -281,9 +292,15 @@ class Worker(Client):
     """Claims and works, not always as it should."""
 
     def __init__(
-        self, around: Surroundings, name: str, rng: random.Random, mischief: float
+        self,
+        around: Surroundings,
+        name: str,
+        rng: random.Random,
+        mischief: float,
+        queues: tuple[str, ...] = ("even", "odd"),
     ) -> None:
         super().__init__(around, name, rng)
+        self.queues = queues
         self._mischief = mischief
         self.process.start(self._claim())
 
@@ -292,7 +309,7 @@ class Worker(Client):
         while True:
             wait_ms = rng.choice([0, 1_500, 4_000, 8_000])
             claim = messages.Claim(
-                queue=rng.choice(["even", "odd"]),
+                queue=rng.choice(self.queues),
                 worker=self.name,
                 max_executions=rng.choice([1, 1, 4, 20]),
                 wait_ms=wait_ms,
@@ -326,6 +343,18 @@ class Worker(Client):
                         claim_sent_us=sent_us,
                     )
                 )
+                if delivery.queue == QUEUE:
+                    around.record(
+                        Handed(
+                            at_us=around.judge_us(),
+                            source=self.name,
+                            execution_id=delivery.execution_id,
+                            token=delivery.token,
+                            attempt=delivery.attempt,
+                            payload=delivery.payload,
+                            due_ms=delivery.due_ms,
+                        )
+                    )
                 self.process.start(self._work(delivery))
             if not wait_ms:
                 await asyncio.sleep(rng.uniform(0.3, 1.5))

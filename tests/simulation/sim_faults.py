@@ -45,6 +45,9 @@ VICTIM_FAULTS = {"rot": 2, "wipe": 1}
 MOST_SKEW_MS = 8_000
 """No clock is further from the true time."""
 
+TIMEKEEPERS = (0, 2, 4)
+"""How many recurring jobs are kept all through a run."""
+
 QUIET_MS = 2_000
 """Nothing goes wrong before."""
 
@@ -71,6 +74,7 @@ class Plan(msgspec.Struct, frozen=True):
     snapshot_entries: int
     skews_ms: list[int]
     faults: list[Fault]
+    timekeepers: int = 0
 
 
 EVERYTHING = NODE_FAULTS | PAIR_FAULTS | WIDE_FAULTS | VICTIM_FAULTS
@@ -107,6 +111,7 @@ def plan(seed: int, only: Collection[str] = ()) -> Plan:
         snapshot_entries=rng.choice([60, 200, 800]),
         skews_ms=skews,
         faults=faults,
+        timekeepers=random.Random(f"{seed}/timekeepers").choice(TIMEKEEPERS),
     )
 
 

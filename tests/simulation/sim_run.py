@@ -20,6 +20,10 @@ from sim_injector import Injector
 from sim_loop import SimLoop, Spinning
 from sim_net import Network
 from sim_node import EPOCH_MS, Place, settings_for
+from sim_states import complaints
+from sim_timekeeper import Closing, Timekeeper
+from sim_timetable_events import QUEUE
+from sim_timetables import judge_timetables
 
 from timeball.bench.history import AnyEvent, FinalAnswers
 from timeball.client import messages
@@ -57,7 +61,10 @@ class Simulation:
         self.done = False
         self._rng = random.Random(f"{plan.seed}/run")
         self._trace: list[str] = []
-        self._events: list[AnyEvent] = []
+        self.events: list[AnyEvent] = []
+        """What clients and workers recorded."""
+        self.final: FinalAnswers | None = None
+        """What the cluster answered in the end."""
         self._ledger = Ledger()
         self._clock = JudgesClock()
         self.network = Network(self.loop, self._chance())
@@ -79,7 +86,7 @@ class Simulation:
         )
         self._workers: dict[str, Worker] = {}
         self._worker_number = 0
-        self._submitters: list[Submitter] = []
+        self._submitters: list[Submitter | Timekeeper] = []
         self._injector = Injector(self, self._chance())
         self._auditor: Client
 
@@ -135,6 +142,11 @@ class Simulation:
                 Submitter(self._around, f"c{number + 1}", self._chance(), pause_s)
             )
         self._auditor = Client(self._around, "auditor", self._chance())
+        if plan.timekeepers:
+            self._start_worker((QUEUE,))
+        for number in range(plan.timekeepers):
+            keeper = Timekeeper(self._around, f"t{number + 1}", self._chance(), number + 1)
+            self._submitters.append(keeper)
         self._auditor.process.start(self._audit())
         try:
             ends_s = self.plan.length_ms / 1000 + SETTLE_S + 60
@@ -159,7 +171,7 @@ class Simulation:
             trace=trace,
             trace_hash=hashlib.sha256(trace.encode()).hexdigest(),
             simulated_s=self.loop.time(),
-            deliveries=sum(1 for event in self._events if type(event).__name__ == "Delivered"),
+            deliveries=sum(1 for event in self.events if type(event).__name__ == "Delivered"),
             applied_entries=self._ledger.applied_entries,
             leaderships=self._ledger.leaderships,
             callbacks=self.loop.callbacks,
@@ -173,21 +185,28 @@ class Simulation:
         self._injector.heal()
         if not self._workers:
             self._start_worker()
+        await self._all_ended()
+        if self.plan.timekeepers:
+            self._ledger.violations += await Closing(self._auditor).close()
         at_rest = await self._rest()
-        final = await self._final_answers() if at_rest else None
+        self.final = final = await self._final_answers() if at_rest else None
         if final is None:
             self._ledger.violated(f"stuck: {self._standing()}")
         else:
-            self._ledger.violations += judge(self._events, final)
+            self._ledger.violations += judge(self.events, final)
+            self._ledger.violations += judge_timetables(self.events, final, skewed=self._skewed)
         self.done = True
 
+    async def _all_ended(self) -> None:
+        """Wait until nobody asks for more; each of them has an end to its patience."""
+        for submitter in self._submitters:
+            await submitter.ended.wait()
+
     async def _rest(self) -> bool:
-        """Wait until nobody asks for more, nothing is scheduled or leased, and all nodes agree."""
+        """Wait until nothing is scheduled or leased, and all nodes agree."""
         ends = self.loop.time() + SETTLE_S
         while self.loop.time() < ends:
             await asyncio.sleep(0.5)
-            if not all(submitter.ended for submitter in self._submitters):
-                continue
             leader = self.leader_name()
             view = None if leader is None else await self._view(leader)
             if view is None or any(queue.scheduled or queue.leased for queue in view.queues):
@@ -299,13 +318,13 @@ class Simulation:
         place.skew_ms = max(-MOST_SKEW_MS, min(MOST_SKEW_MS, skew_ms))
 
     def client_names(self) -> list[str]:
-        return [*self._workers, *(f"c{n + 1}" for n in range(self.plan.submitters))]
+        return [*self._workers, *(submitter.name for submitter in self._submitters)]
 
-    def _start_worker(self) -> None:
+    def _start_worker(self, queues: tuple[str, ...] = ("even", "odd")) -> None:
         self._worker_number += 1
         name = f"w{self._worker_number}"
         mischief = self._rng.choice([0.0, 0.2, 0.6])
-        self._workers[name] = Worker(self._around, name, self._chance(), mischief)
+        self._workers[name] = Worker(self._around, name, self._chance(), mischief, queues)
 
     def crash_worker(self) -> None:
         """One worker is killed, and another takes its place."""
@@ -313,7 +332,7 @@ class Simulation:
         worker = self._workers.pop(name)
         worker.process.kill()
         self.web.client_died(worker.process)
-        self._start_worker()
+        self._start_worker(worker.queues)
 
     # --- evidence ------------------------------------------------------------------------------
 
@@ -326,7 +345,7 @@ class Simulation:
         self._trace.append(f"{self.loop.time():.6f} {what} {told}")
 
     def _record(self, event: AnyEvent) -> None:
-        self._events.append(event)
+        self.events.append(event)
         self.log("saw", msgspec.json.encode(event).decode())
 
     def _broken(self, what: str) -> None:
@@ -343,10 +362,15 @@ class _Witness(Observer):
 
     def on_applied(self, index: int, term: int, entry: bytes, applied: Applied) -> None:
         digest = self._place.node.state.digest() if index % DIGEST_EVERY == 0 else None
-        self._place.process.call_now(self._applied, index, term, entry, digest)
+        told = list(complaints(self._place.node.state, index, applied.touched))
+        self._place.process.call_now(self._applied, index, term, entry, digest, told)
 
-    def _applied(self, index: int, term: int, entry: bytes, digest: str | None) -> None:
+    def _applied(
+        self, index: int, term: int, entry: bytes, digest: str | None, told: list[str]
+    ) -> None:
         run, name = self._run, self._place.name
+        for complaint in told:
+            run._ledger.violated(f"{complaint}, at {index} on {name}")
         run._ledger.applied(name, self._life, index, term, entry)
         run.log("applied", name, index, term, len(entry))
         if digest is not None:

@@ -2,18 +2,20 @@
 
 Each is a patch of production code from outside; production knows nothing of it. The first ones are
 how pysyncobj behaves out of the box (F… are the ids of `tests/raft`), the others take away one rule
-each.
+each; those of timetables come from the table of the mutants.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
 from msgspec.structs import replace
 from sim_disk import AgeingFile
+from sim_mutants import BY_NAME, without_rule
 
 from timeball.cluster.dispatch import leases as dispatch_leases
 from timeball.cluster.dispatch.claims import WaitingClaims
@@ -22,7 +24,7 @@ from timeball.cluster.raft import candidacy, following, leading, progress, stora
 from timeball.cluster.raft.entry import Entry
 from timeball.cluster.raft.journal import Journal
 from timeball.cluster.raft.messages import AppendReply
-from timeball.cluster.state import leases
+from timeball.cluster.state import leases, overlap
 from timeball.cluster.state.transitions import TERMINAL
 from timeball.cluster.state.verdicts import Verdict
 
@@ -152,6 +154,11 @@ def _followers_differ() -> list[Patch]:
     return [(Node, "on_applied", counting)]
 
 
+def _none_waits() -> list[Patch]:
+    """Nothing holds an occurrence back for another one: neither the leader nor the state."""
+    return [(overlap.waits, "__code__", (lambda _execution: False).__code__)]
+
+
 UNSAFE: dict[str, Callable[[], list[Patch]]] = {
     "acks-before-sync": _acks_before_sync,
     "start-without-sync": _start_without_sync,
@@ -164,6 +171,8 @@ UNSAFE: dict[str, Callable[[], list[Patch]]] = {
     "early-answers": _early_answers,
     "leases-never-end": _leases_never_end,
     "followers-differ": _followers_differ,
+    "none-waits": _none_waits,
+    **{name: partial(without_rule, name) for name in BY_NAME},
 }
 """By name, what each puts back."""
 
@@ -173,5 +182,6 @@ def unsafe(name: str | None) -> Iterator[None]:
     """Put a fault back for the time of the block; None: nothing."""
     with contextlib.ExitStack() as stack:
         for target, attribute, replacement in UNSAFE[name]() if name is not None else ():
-            stack.enter_context(mock.patch.object(target, attribute, replacement))
+            stack.callback(setattr, target, attribute, getattr(target, attribute))
+            setattr(target, attribute, replacement)
         yield

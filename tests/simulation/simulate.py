@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "raft")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "raft"), str(HERE.parent / "mutants")]
 
 from sim_command import main  # noqa: E402
 

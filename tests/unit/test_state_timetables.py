@@ -465,6 +465,17 @@ def resume(log, job, catch_up=False):
     return log.apply(ResumeJob(job, catch_up))[0].status
 
 
+def test_no_time_before_the_creation_of_a_job_comes_up_by_its_jitter(log):
+    made_ms = log.now_ms
+    job, _ = recurring(log, timetable=with_overlap("allow", jitter_ms=86_400_000))
+    record = log.machine.job(job)
+    assert record.moves_at_ms - record.planned_ms > MINUTE_MS, "the offset of this job"
+    log.pass_ms(10)
+    assert pause(log, job) is ChangeStatus.CHANGED
+    assert resume(log, job) is ChangeStatus.CHANGED
+    assert record.planned_ms == made_ms, "the next time is one after it"
+
+
 def test_a_pause_takes_back_what_is_not_due_and_lets_the_rest_go_on(log):
     job, _ = recurring(log, first_in_ms=0)
     due = come_due(log, job)
@@ -483,6 +494,17 @@ def test_a_pause_takes_back_what_is_not_due_and_lets_the_rest_go_on(log):
     assert log.claim(due) != [0]
     assert pause(log, job) is ChangeStatus.UNCHANGED
     assert not advance(log, job, record.planned_ms, [record.planned_ms + 1])
+
+
+def test_a_job_that_is_paused_before_its_first_run_goes_no_further_back_than_its_creation(log):
+    wide = Timetable(MINUTELY.rules, jitter_ms=86_400_000)
+    job, first_ms = recurring(log, first_in_ms=10, timetable=wide)
+    assert jitter_offset(job, 86_400_000) > 60_000
+    created_ms = log.now_ms
+    log.pass_ms(60_000)
+    pause(log, job)
+    assert states(log, job) == []
+    assert log.machine.job(job).planned_ms == created_ms < first_ms
 
 
 def test_resuming_says_what_fell_into_the_pause(log):
@@ -670,6 +692,27 @@ def test_a_backfill_makes_what_is_not_there(log):
     assert all(log.claim((job, first_ms - 2), (job, first_ms - 1)))
     assert backfill(log, job, past).created == []
     assert totals(log, job) == (2, 2, 0, 0, 0)
+
+
+def test_a_backfill_sorts_what_a_job_holds_but_once(log, monkeypatch):
+    sorted_items = []
+
+    def counting(items, **rest):
+        listed = list(items)
+        sorted_items.append(len(listed))
+        return sorted(listed, **rest)
+
+    job, first_ms = recurring(log, first_in_ms=MINUTE_MS)
+    monkeypatch.setattr("timeball.cluster.state.store.sorted", counting, raising=False)
+    latest = list(range(log.now_ms - 1_000, log.now_ms))
+    earlier = [nominal_ms - 5_000 for nominal_ms in latest]
+    assert backfill(log, job, latest).created == latest
+    assert backfill(log, job, earlier).created == earlier
+    assert trigger(log, job).status is TriggerStatus.CREATED
+    record = log.machine.job(job)
+    nominals = [one.nominal_ms for one in log.machine.executions_of(record)]
+    assert nominals == [*earlier, *latest, log.now_ms, first_ms], "in the order of nominal times"
+    assert sum(sorted_items) <= 2 * len(nominals)
 
 
 def test_a_backfill_goes_one_after_another_and_is_not_skipped(log):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
-from importlib import metadata
+import io
+from importlib import metadata, resources
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from timeball.cluster.dispatch import rules
 from timeball.cluster.dispatch.errors import TimetableError
 from timeball.cluster.dispatch.timetable import first_after, next_fires, validate
-from timeball.cluster.dispatch.zones import Stretch, zone, zone_names
+from timeball.cluster.dispatch.zones import Stretch, Zone, data_version, zone, zone_names
 from timeball.cluster.state.operations import Cron, Dates, Every, Timetable, Window
 
 
@@ -54,10 +58,25 @@ def test_every_listed_zone_loads_and_answers():
         assert after < got <= after + 86_400_000
 
 
-def test_zones_come_from_the_shipped_data_at_a_known_age():
-    """What is said here holds in the data from 2025b on; see the dependencies."""
+def test_cron_19_a_release_fixes_the_zone_data_and_tells_it():
     (needed,) = [text for text in metadata.requires("timeball") or () if text.startswith("tzdata")]
-    assert needed.startswith("tzdata>=2025.2")
+    pinned, _, _ = needed.partition(";")
+    assert pinned.strip() == f"tzdata=={data_version()}"
+
+
+def test_cron_03_havana_by_the_data_of_before_its_clocks_stood_still(monkeypatch):
+    """Since 2026f the data says that Cuba kept UTC-4 through the winter of 2026; by the one before,
+    00:30 comes twice on 1 November, and fires once."""
+    before = base64.b64decode(HAVANA_2026E)
+    shipped = resources.files("tzdata").joinpath("zoneinfo", "America", "Havana").read_bytes()
+    assert shipped != before
+    place = Zone("America/Havana")
+    monkeypatch.setattr(place, "_info", ZoneInfo.from_file(io.BytesIO(before)))
+    monkeypatch.setattr(rules, "zone", lambda _name: place)
+    after = seconds("2026-10-31T12:00") * 1000
+    fires = next_fires(Timetable((Cron("30 0 * * *", "America/Havana"),)), after, 3)
+    expected = ["2026-11-01T04:30", "2026-11-02T05:30", "2026-11-03T05:30"]
+    assert fires == [seconds(text) * 1000 for text in expected]
 
 
 HOUR = 3600
@@ -104,3 +123,27 @@ def test_until_leaps_to_what_is_far_and_not_beyond():
     # Far beyond: up to two days before, whatever the offsets are by then.
     assert stretch.until(5 * day, 500 * day) == 498 * day - HOUR
     assert stretch.until(5 * day, 101 * day) == 100 * day
+
+
+HAVANA_2026E = """
+VFppZjIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAQAAAAEAAAAAAAAAVFppZjIA
+AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAABqAAAABAAAABD/////aYcouP////+sYsKA////
+/7HTlFD/////snRdQP/////IW2bQ/////8jTUUD/////yjtI0P/////KvG3A/////8wkZVD/////
+zJxPwP/////RxAtQ/////9I79cD/////06PtUP/////UG9fA//////dgBdD/////9/99QP/////5
+PUTQ//////njU8D/////+ts70P/////7p4ZA//////zFqdD//////YdoQP/////+uADQ//////+n
+48AAAAAAAJfi0AAAAAABh8XAAAAAAAJ3xNAAAAAAA3DiQAAAAAAEYOFQAAAAAAU1FMAAAAAABkDD
+UAAAAAAHFkhAAAAAAAggpVAAAAAACPd7wAAAAAAKAIdQAAAAAArwakAAAAAAC+BpUAAAAAAM2YbA
+AAAAAA3AS1AAAAAADrlowAAAAAAPsqJQAAAAABB9m0AAAAAAEVHq0AAAAAASZrfAAAAAABMxzNAA
+AAAAFEaZwAAAAAAVW4LQAAAAABYme8AAAAAAFztk0AAAAAAYBl3AAAAAABkbRtAAAAAAGeY/wAAA
+AAAa+yjQAAAAABvPXEAAAAAAHNsK0AAAAAAdrz5AAAAAAB56U1AAAAAAH48gQAAAAAAgWjVQAAAA
+ACFvAkAAAAAAIkNR0AAAAAAjTuRAAAAAACQjM9AAAAAAJS7GQAAAAAAmFYrQAAAAACcX4sAAAAAA
+J/6nUAAAAAAo99LQAAAAACneiVAAAAAAKte00AAAAAArvmtQAAAAACy3ltAAAAAALZ5NUAAAAAAu
+l3jQAAAAAC9+L1AAAAAAMHda0AAAAAAxZ0vQAAAAADJXPNAAAAAAM0ct0AAAAAA0QFlQAAAAADUd
+1VAAAAAANjKwUAAAAAA2/bdQAAAAADgbzNAAAAAAOObT0AAAAAA5+67QAAAAADrGtdAAAAAAO9uQ
+0AAAAAA8r9JQAAAAAD27ctAAAAAAPo+0UAAAAAA/m1TQAAAAAEBmW9AAAAAARUQ1UAAAAABF84zQ
+AAAAAEckF1AAAAAAR9ypUAAAAABJA/lQAAAAAEmzUNAAAAAASuPbUAAAAABLnG1QAAAAAEzM99AA
+AAAATYWJ0AAAAABOv07QAAAAAE934NAAAAAAUJX2UAEDAgMCAwIDAgMCAwIDAgMCAwIDAgMCAwID
+AgMCAwIDAgMCAwIDAgMCAwIDAgMCAwIDAgMCAwIDAgMCAwIDAgMCAwIDAgMCAwIDAgMCAwIDAgMC
+AwIDAgMCAwIDAgMCAwIDAgMCAwIDAgP//7LIAAD//7LAAAT//8fAAQj//7mwAAxMTVQASE1UAENE
+VABDU1QACkNTVDVDRFQsTTMuMi4wLzAsTTExLjEuMC8xCg==
+"""

@@ -286,3 +286,30 @@ async def test_recu_08_what_waits_is_not_ready(world):
     assert world.dispatcher.ready_depth("q") == 0
     await world.succeed(first)
     assert world.dispatcher.ready_depth("q") == 1
+
+
+@pytest.mark.parametrize("end", ["failure", "release", "expiry"])
+async def test_what_is_first_in_line_once_another_is_given_back_goes(world, end):
+    """A replayed dead letter waits for what is leased, whose next turn comes later than its own."""
+    retry = RetryPolicy(max_attempts=2, initial_ms=10 * SECOND, jitter_pct=0)
+    job = await minutely(world, "skip", retry=retry)
+    await world.pass_ms(MINUTE)
+    (dead,) = await world.claim()
+    await world.fail(dead, non_retryable=True)
+    await world.pass_ms(MINUTE)
+    (held,) = await world.claim(lease_ms=10 * SECOND)
+    await world.write(Replay([(job.id, dead.execution.nominal_ms)]))
+    await world.pass_ms(SECOND)
+    assert await world.claim() == []
+    if end == "failure":
+        await world.fail(held)
+    elif end == "release":
+        await world.release(held)
+    else:
+        await world.pass_ms(10 * SECOND)
+    (replayed,) = await world.claim()
+    assert replayed.execution is dead.execution
+    await world.succeed(replayed)
+    await world.pass_ms(15 * SECOND)
+    (again,) = await world.claim()
+    assert again.execution is held.execution

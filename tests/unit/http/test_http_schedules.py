@@ -369,3 +369,37 @@ async def test_a_list_that_is_longer_than_any_is_refused(desk) -> None:
     schedule = {"type": "union", "schedules": [{"type": "at", "times": times}]}
     reply = await desk.ask("POST", "/v1/jobs", {"schedule": schedule})
     assert (reply.status, reply.field) == (400, "schedule.schedules[0].times")
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("known_by", ["request", "key"])
+async def test_a_repeat_is_answered_as_at_first_though_its_timetable_is_over(
+    desk, batch: bool, known_by: str
+) -> None:
+    until_ms = desk.log.now_ms + 60_000
+    job = {"schedule": {"type": "every", "interval_ms": 1_000, "until": until_ms}}
+    headers = {}
+    if known_by == "key":
+        job["idempotency_key"] = "k"
+    else:
+        headers = {"timeball_request_id": "r"}
+    path, body = ("/v1/jobs/batch", {"jobs": [job]}) if batch else ("/v1/jobs", job)
+
+    async def ask(body: Any, headers: dict[str, str]) -> Any:
+        reply = await desk.ask("POST", path, body, **headers)
+        return reply, reply.body["results"][0] if batch and "results" in reply.body else reply.body
+
+    _, first = await ask(body, headers)
+    desk.log.pass_ms(120_000)
+    reply, again = await ask(body, headers)
+    assert reply.status == 200
+    assert again["job_id"] == first["job_id"]
+    # And what was never asked before is refused by its name, and makes nothing.
+    other = {**job, "idempotency_key": "new"} if known_by == "key" else job
+    body = {"jobs": [other]} if batch else other
+    reply, refused = await ask(body, headers and {"timeball_request_id": "other"})
+    problem = refused["problem"] if batch else refused
+    assert problem["status"] == 400
+    (error,) = problem["errors"]
+    assert error["field"] == ("jobs[0].schedule.until" if batch else "schedule.until")
+    assert len(desk.log.machine.list_jobs().items) == 1
