@@ -49,8 +49,10 @@ class Interrupt(NamedTuple):
 
 def serve(pipe: Connection) -> None:
     """Run what comes over the pipe until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the worker drains
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A terminal or a service manager sends it to all processes: the worker drains, and its
+        # handlers with it. A function, since what is ignored stays so in programs started here.
+        signal.signal(number, lambda *_: None)
     _Child(pipe).work()
 
 

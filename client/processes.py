@@ -2,7 +2,7 @@
 
 Each handler has a process of its own while it runs; the process is kept for the next one. A
 process that dies takes nothing with it but its attempt, which fails. One whose handler is to
-end is told, sent SIGTERM after `END_GRACE_MS`, and SIGKILL after `KILL_GRACE_MS` more.
+end is told, and killed after `END_GRACE_MS`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from timeball.client.context import ExecutionContext
 from timeball.client.outcomes import Failed, Told
 from timeball.client.threads import ThreadPool
 
-END_GRACE_MS = 500
-"""How long a handler that is told to end may take."""
-KILL_GRACE_MS = 250
-"""How long a process may take to end after SIGTERM."""
+END_GRACE_MS = 750
+"""How long a handler that is told to end may take; less than its worker's own patience."""
 
 _processes = multiprocessing.get_context("spawn")  # forking a program with threads is unsafe
 
@@ -68,7 +66,7 @@ class ProcessPool:
             if talk.done() and not talk.cancelled() and talk.exception() is None and process.fit:
                 self._idle.append(process)
             else:
-                process.end(signal.SIGKILL)
+                process.end()
         if answer is None:
             context.raise_if_cancelled()
         if isinstance(answer, Failed):
@@ -79,7 +77,7 @@ class ProcessPool:
     def close(self) -> None:
         """End the idle processes; those at work end with their handlers."""
         for process in self._idle:
-            process.end(signal.SIGKILL)
+            process.end()
         self._idle.clear()
         self._talking.close()
 
@@ -95,9 +93,7 @@ async def _end_when_interrupted(process: _Process, context: ExecutionContext) ->
     lost = str(context.error) if context.error is not None else ""
     process.tell(child.Interrupt(context.token, lost, bool(context.cancelled)))
     await asyncio.sleep(END_GRACE_MS / 1_000)
-    process.end(signal.SIGTERM)
-    await asyncio.sleep(KILL_GRACE_MS / 1_000)
-    process.end(signal.SIGKILL)
+    process.end()
 
 
 class _Process:
@@ -137,11 +133,11 @@ class _Process:
             finally:
                 self._speaking.release()
 
-    def end(self, number: signal.Signals) -> None:
-        """Send a signal, if the process lives."""
+    def end(self) -> None:
+        """Kill the process, if it lives."""
         self._ended = True
         if self._process is not None and self._process.is_alive():
-            self._process.kill() if number is signal.SIGKILL else self._process.terminate()
+            self._process.kill()
 
     def _start(self) -> None:
         ours, theirs = _processes.Pipe()

@@ -49,8 +49,14 @@ def mark_then_hang(context):
     """Write down who runs it, and go on although told to end."""
     with open(context.payload, "w") as file:
         file.write(str(os.getpid()))
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(30)
+
+
+def outlive_a_signal(context):
+    """As when a terminal or a service manager signals every process of a group."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    return "drained"
 
 
 @task(run_in="process")

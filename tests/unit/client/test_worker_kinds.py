@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from kinds import describe, mark_then_hang, misbehave, obedient, stubborn
+from kinds import describe, mark_then_hang, misbehave, obedient, outlive_a_signal, stubborn
 
 from timeball.client import Client, Worker
 
@@ -156,6 +156,13 @@ async def test_a_process_that_does_not_end_when_told_to_is_ended(kit, tmp_path) 
     await work(kit, mark_then_hang, grant, then=then, run_in="process")
     with pytest.raises(ProcessLookupError):
         os.kill(int(mark.read_text()), 0)
+
+
+async def test_a_signal_to_the_whole_group_ends_no_handler(kit) -> None:
+    """The worker drains: its processes must not die of the same SIGTERM."""
+    grant = kit.granted(kit.delivery(1))
+    peer, _ = await work(kit, outlive_a_signal, grant, then=seen(COMPLETE), run_in="process")
+    assert items(peer, COMPLETE)[0]["result"] == "drained"
 
 
 async def test_a_stopping_worker_releases_what_its_processes_leave_undone(kit) -> None:
