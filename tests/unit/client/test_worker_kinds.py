@@ -188,32 +188,29 @@ async def test_a_thread_that_hangs_is_left_and_its_lease_is_not_released(kit) ->
 
 async def test_a_slot_is_free_only_once_its_thread_is(kit) -> None:
     """A lost lease does not end a thread: another handler must not run beyond the bound."""
-    go, at_work = threading.Event(), []
+    go, told = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def handler(context):
-        at_work.append(context.token)
         if context.token == 1_001:
+            assert context.lost.wait_in_thread(20_000)
+            loop.call_soon_threadsafe(told.set)
             go.wait(20)
-        at_work.remove(context.token)
 
     async def lost(seen):
         return kit.beats(seen, "lost")
 
     async def then(peer, worker):
-        await peer.until(lambda: peer.to(BEAT))
-        await asyncio.sleep(0)
-        assert (len(peer.to(CLAIMS)), at_work) == (1, [1_001])
+        peer.then(BEAT, lost)
+        await told.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (len(peer.to(CLAIMS)), worker.counts["lost"]) == (1, 0)
         go.set()
         await seen(COMPLETE)(peer, worker)
-        peer.usual[BEAT] = peer._extended
 
     first, second = (kit.granted(kit.delivery(n, lease_ms=600)) for n in (1, 2))
-
-    async def begin(peer, worker):
-        peer.usual[BEAT] = lost
-        await then(peer, worker)
-
-    peer, worker = await work(kit, handler, first, second, then=begin, concurrency=1)
+    peer, worker = await work(kit, handler, first, second, then=then, concurrency=1)
     assert [item["token"] for item in items(peer, COMPLETE)] == [1_002]
     assert worker.counts["lost"] == 1
 

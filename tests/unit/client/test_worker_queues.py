@@ -243,6 +243,35 @@ def test_leas_11_a_timeout_holds_although_heartbeats_are_extended_for_ever(kit) 
     kit.run(scenario())
 
 
+def test_leas_11_a_timeout_shorter_than_the_lease_counts_from_the_claim(kit) -> None:
+    """When the cluster began to count is not known here; not before the claim was sent."""
+
+    async def scenario() -> None:
+        ended = []
+
+        async def slow(seen):
+            await asyncio.sleep(0.4)
+            return await kit.granted(kit.delivery(1, timeout_ms=1_000))(seen)
+
+        async def silent(seen):
+            await asyncio.sleep(3_600)
+
+        async def handler(context):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append((now(), context.error))
+
+        async with working(kit, handler, slow, concurrency=1) as (peer, _):
+            peer.usual[BEAT] = silent
+            await peer.until(lambda: len(peer.to(CLAIMS)) == 2)
+            [(at, error)] = ended
+            assert 0.9 < at - peer.to(CLAIMS)[0].at < 1.1
+            assert isinstance(error, LeaseLost)
+
+    kit.run(scenario())
+
+
 def test_a_short_timeout_counts_from_the_claim_until_the_cluster_says_more(kit) -> None:
     """A long poll spends the attempt's time on this worker's clock; a heartbeat tells the truth."""
 
