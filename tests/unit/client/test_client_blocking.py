@@ -84,11 +84,15 @@ def test_connections_are_kept_and_one_that_the_node_closed_is_not_used(kit) -> N
             connection.close()
             closed.set()
 
+    def pause(seconds: float) -> None:
+        raise AssertionError("a call was repeated")
+
     closed = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = threading.Thread(target=serve, args=(listener,))
         serving.start()
-        with SyncClient(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with SyncClient(url, rng=Random(1), pause=pause) as client:
             for call in range(3):
                 if call == 2:
                     assert closed.wait(10)
