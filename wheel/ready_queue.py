@@ -8,6 +8,8 @@ from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeAlias, TypeVar
 from zlib import crc32
 
+from msgspec import Struct
+
 T = TypeVar("T", bound=Hashable)
 
 PRIORITIES: Final = 10
@@ -19,8 +21,20 @@ _GOLDEN_RATIO: Final = 0x9E3779B97F4A7C15
 _SILVER_RATIO: Final = 0x6A09E667F3BCC909
 _64_BITS: Final = (1 << 64) - 1
 
-# Due time, sequence, number of the push, item.
-_Entry: TypeAlias = tuple[int, int, int, T]
+
+class _Entry(Struct, Generic[T], eq=False, frozen=True, gc=False):
+    """One push of an item. Without a header of the collector, for which a hundred thousand
+    that come due at once would be many young objects to walk."""
+
+    due_ms: int
+    sequence: int
+    push: int
+    """Its number: no two have the same."""
+    item: T
+
+
+# Due time, sequence, number of the push, entry: the first three decide.
+_Place: TypeAlias = tuple[int, int, int, _Entry[T]]
 
 
 def partition_of(key: str | bytes | int, partitions: int) -> int:
@@ -58,22 +72,36 @@ class _Lane(Generic[T]):
 
     def __init__(self) -> None:
         self.row: deque[_Entry[T]] = deque()
-        self.heap: list[_Entry[T]] = []
+        self.heap: list[_Place[T]] = []
 
     def __len__(self) -> int:
         return len(self.row) + len(self.heap)
 
+    def add(self, entry: _Entry[T]) -> None:
+        """Add an entry that was pushed after all others."""
+        row = self.row
+        if row:
+            last, due_ms = row[-1], entry.due_ms
+            if due_ms < last.due_ms or (due_ms == last.due_ms and entry.sequence < last.sequence):
+                heappush(self.heap, _place(entry))
+                return
+        row.append(entry)
+
     def first(self) -> _Entry[T] | None:
-        row, heap = self.row, self.heap
-        if heap and (not row or heap[0] < row[0]):
-            return heap[0]
-        return row[0] if row else None
+        if self._heap_goes_first():
+            return self.heap[0][3]
+        return self.row[0] if self.row else None
 
     def pop(self) -> _Entry[T]:
+        return heappop(self.heap)[3] if self._heap_goes_first() else self.row.popleft()
+
+    def _heap_goes_first(self) -> bool:
         row, heap = self.row, self.heap
-        if heap and (not row or heap[0] < row[0]):
-            return heappop(heap)
-        return row.popleft()
+        return bool(heap) and (not row or heap[0] < _place(row[0]))
+
+
+def _place(entry: _Entry[T]) -> _Place[T]:
+    return (entry.due_ms, entry.sequence, entry.push, entry)
 
 
 class ReadyQueue(Generic[T]):
@@ -115,7 +143,7 @@ class ReadyQueue(Generic[T]):
         """Whether `item` waits to be taken."""
         return item in self._waiting
 
-    def push(self, item: T, *, partition: int, priority: int, due_ms: int, sequence: int) -> None:
+    def push(self, item: T, partition: int, priority: int, due_ms: int, sequence: int) -> None:
         """Let `item` wait; it must not be waiting already.
 
         `partition` is 0 to partitions - 1 (see `partition_of`), `priority` 0 to
@@ -126,16 +154,11 @@ class ReadyQueue(Generic[T]):
         assert item not in self._waiting
         self._pushes += 1
         self._entries += 1
-        entry = (due_ms, sequence, self._pushes, item)
-        self._waiting[item] = entry
+        entry = self._waiting[item] = _Entry(due_ms, sequence, self._pushes, item)
         lanes = self._lanes[priority]
         if not lanes:
             lanes.extend(_Lane() for _ in range(self._partitions))
-        lane = lanes[partition]
-        if not lane.row or entry > lane.row[-1]:
-            lane.row.append(entry)
-        else:
-            heappush(lane.heap, entry)
+        lanes[partition].add(entry)
         self._occupied[priority] |= 1 << partition
 
     def take(self, limit: int) -> list[T]:
@@ -168,8 +191,8 @@ class ReadyQueue(Generic[T]):
                     self._entries -= 1
                 if entry is None:
                     self._occupied[priority] &= ~(1 << partition)
-                elif oldest is None or entry[0] < oldest:
-                    oldest = entry[0]
+                elif oldest is None or entry.due_ms < oldest:
+                    oldest = entry.due_ms
         return oldest
 
     def _take_of(self, priority: int, limit: int, taken: list[T]) -> None:
@@ -187,7 +210,7 @@ class ReadyQueue(Generic[T]):
             entries -= 1
             if not row and not heap:
                 occupied &= ~(1 << partition)
-            item = entry[3]
+            item = entry.item
             if waiting.get(item) is entry:
                 del waiting[item]
                 taken.append(item)
@@ -196,14 +219,14 @@ class ReadyQueue(Generic[T]):
         self._entries = entries
 
     def _is_stale(self, entry: _Entry[T]) -> bool:
-        return self._waiting.get(entry[3]) is not entry
+        return self._waiting.get(entry.item) is not entry
 
     def _sweep(self) -> None:
         """Drop all stale entries."""
         for priority, lanes in enumerate(self._lanes):
             for partition, lane in enumerate(lanes):
                 lane.row = deque(entry for entry in lane.row if not self._is_stale(entry))
-                lane.heap = [entry for entry in lane.heap if not self._is_stale(entry)]
+                lane.heap = [place for place in lane.heap if not self._is_stale(place[3])]
                 heapify(lane.heap)
                 if not lane:
                     self._occupied[priority] &= ~(1 << partition)

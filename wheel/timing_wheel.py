@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -318,11 +319,12 @@ class TimingWheel(Generic[T]):
         depend on how many were taken out before."""
         first: list[T] = []
         while len(first) < room:
-            timer = next(self._run, None) if due_ms == self._run_due_ms else None
-            if timer is None:
+            timers: list[Timer[T]] = []
+            if due_ms == self._run_due_ms:
+                timers = list(islice(self._run, room - len(first)))
+            if not timers:
                 self._run, self._run_due_ms = iter(list(instant)), due_ms
-            elif timer in instant:
-                first.append(instant.pop(timer))
+            first += [instant.pop(timer) for timer in timers if timer in instant]
         return first
 
     def _sweep_late(self) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from timeball.cluster.dispatch.backlog import Counted, Walked
-from timeball.cluster.dispatch.timetable import first_after, is_simple, walk
+from timeball.cluster.dispatch.timetable import Walk, first_after, is_simple, walk, walk_far
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.operations import Advance, Fate
 from timeball.cluster.state.records import (
@@ -221,13 +221,15 @@ class _Step:
             times = Counted(timetable, at_ms, present_ms)
         else:
             keep = min(keep, WALKED)
-            old = walk(timetable, at_ms, old_ms - 1, WALKED + keep + 1)
-            # Where that is not all, the first are sure to be beyond what is kept, and the
-            # others are old enough for the rule to go on with the next step.
-            whole = len(old) <= WALKED + keep
-            if whole:
+            old, reached_ms = walk_far(timetable, at_ms, old_ms - 1, WALKED + keep + 1)
+            if reached_ms >= old_ms - 1:
                 old = walk(timetable, at_ms, present_ms, _MOST_AT_ONCE)
-            times = Walked(at_ms, old if whole else old[:WALKED])
+            elif len(old) > keep:
+                # The first are sure to be beyond what is kept, and the others are old enough
+                # for the rule to go on with the next step.
+                old, whole = old[: min(len(old) - keep, WALKED)], False
+            # Else it is so dear to walk that each that was found is kept: none is lost.
+            times = Walked(at_ms, old)
         cut_ms = max(times.cut(keep), since_ms - 1, at_ms) if whole else times.cut(0)
         out_ms = max(min(since_ms - 1, cut_ms), at_ms)
         kind = FateKind.COALESCED if rule == "one" else FateKind.MISSED
@@ -250,14 +252,19 @@ class _Step:
         makes none, the timetable stands at `stand_ms`, or has ended.
         """
         most = min(self._limit, left, room)
-        late = walk(self._timetable, after_ms, self._present_ms, most + 1) if left > 0 else []
+        present_ms = self._present_ms
+        late, reached_ms = Walk([], present_ms)
+        if left > 0:
+            late, reached_ms = walk_far(self._timetable, after_ms, present_ms, most + 1)
         nominals = late[:most]
+        if len(late) <= most and reached_ms < present_ms:
+            return _Made(nominals, reached_ms)  # where nothing pends: that time is excluded
         following_ms: int | None = None
         if left > len(nominals):
             if len(late) > most:
                 following_ms = late[most]
             else:
-                following_ms = first_after(self._timetable, self._present_ms)
+                following_ms = first_after(self._timetable, present_ms)
                 if following_ms is not None and len(nominals) < self._limit:
                     return _Made((*nominals, following_ms), following_ms)
         if not nominals and following_ms is None:

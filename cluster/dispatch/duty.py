@@ -62,6 +62,8 @@ class Duty:
         """Due times before this are in the wheel or on their way; later ones in the buckets."""
         self._led_to_ms = 0
         """The log has asked for what comes due until then, to lease it ahead of time."""
+        self._firing_to_ms: int | None = None
+        """What is due by then is made ready in several steps, and claims wait for the last."""
         self._to_load: deque[Iterator[Item]] = deque()
         self._undecided: dict[Job, Execution] = {}
         """Due occurrences that wait until catch-up has decided about them."""
@@ -137,9 +139,14 @@ class Duty:
             wall_ms = self._wall_clock_ms()
             now_ms = min(max(self._state.log_time_ms, wall_ms), log_time_ms)
             self.claims.hand_over(now_ms)
-            self._fire(now_ms)
+            if self._firing_to_ms is None:
+                self._fire(now_ms)
             if self.planner.has_due:
                 self._wake_now()
+            if not self._all_is_in(now_ms):
+                self._wake_now()
+                return
+            self._firing_to_ms = None
             yield from self.claims.bind()
             # While log-time is ahead of the clock, nobody can say when the next is due.
             if wall_ms >= log_time_ms and self.claims.to_spare:
@@ -237,14 +244,20 @@ class Duty:
             self._places[job] = self._wheel.insert(moves_at_ms, job)
 
     def _fire(self, now_ms: int) -> bool:
-        """Take what is due out of the wheel; True when there is more."""
+        """Take what is due out of the wheel; True when there is more.
+
+        What has come due by the first of several steps is all made ready before claims get any
+        of it; what comes due meanwhile makes them wait no longer.
+        """
         fired = self._wheel.advance(now_ms, self._settings.step)
         due: list[Execution] = []
         for item in fired:
             if type(item) is Execution:
                 assert item.state is _SCHEDULED, "a timer outlived its reason"
                 assert item.due_ms <= now_ms, "never early"
-                if item.job.recurrence is not None and self._is_held_back(item, now_ms):
+                if item.job.recurrence is None:
+                    due.append(item)
+                elif self._is_held_back(item, now_ms):
                     del self._places[item]
                 else:
                     due.append(item)
@@ -255,7 +268,20 @@ class Duty:
         if due:
             self._make_ready(due)
             self._instruments.observe_wheel([now_ms - execution.due_ms for execution in due])
-        return len(fired) >= self._settings.step
+        more = len(fired) >= self._settings.step
+        if self._firing_to_ms is None:
+            self._firing_to_ms = now_ms if more else None
+        elif self._all_is_in(now_ms):
+            self._commit.wake()
+        return more
+
+    def _all_is_in(self, now_ms: int) -> bool:
+        """Whether all is ready among which a choice is to be made."""
+        if self._firing_to_ms is None:
+            return True
+        first_ms = self._wheel.next_expiry()
+        # What the clock, set back, says is not due any more is not waited for.
+        return first_ms is None or first_ms > min(self._firing_to_ms, now_ms)
 
     def _tick(self) -> None:
         """One turn of the leader's own work, and the timer for the next."""

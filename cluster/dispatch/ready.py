@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from timeball.cluster.state.records import Execution, definition_of
 from timeball.wheel import ReadyQueue, partition_of, partition_of_numbers
@@ -19,29 +19,27 @@ class ReadyWork:
 
     def push(self, executions: Iterable[Execution]) -> Iterable[str]:
         """Let due executions wait, none of which does yet; the queues that they wait in."""
-        queues, partitions = self._queues, self._partitions
-        named: dict[str, None] = {}
+        partitions = self._partitions
+        pushes: dict[str, Callable[[Execution, int, int, int, int], None]] = {}
+        latest_key, latest_partition = "", 0
         for execution in executions:
             job = execution.job
-            name = job.queue
-            named[name] = None
-            queue = queues.get(name)
-            if queue is None:
-                queue = self._add_queue(name)
-            if job.partition_key:
-                partition = partition_of(job.partition_key, partitions)
-            else:
+            name, key, one_shot = job.queue, job.partition_key, job.recurrence is None
+            push = pushes.get(name)
+            if push is None:
+                push = pushes[name] = self._queue_named(name).push
+            if not key:
                 # The occurrences of a timetable keep their order.
-                number = execution.nominal_ms if job.recurrence is None else 0
+                number = execution.nominal_ms if one_shot else 0
                 partition = partition_of_numbers(job.id, number, partitions)
-            queue.push(
-                execution,
-                partition=partition,
-                priority=definition_of(execution).priority,
-                due_ms=execution.due_ms,
-                sequence=execution.sequence,
-            )
-        return named
+            elif key == latest_key:
+                partition = latest_partition
+            else:
+                latest_key = key
+                latest_partition = partition = partition_of(key, partitions)
+            priority = job.priority if one_shot else definition_of(execution).priority
+            push(execution, partition, priority, execution.due_ms, execution.sequence)
+        return pushes
 
     def discard(self, execution: Execution) -> bool:
         """It is not to be handed out; False if it was not ready."""
@@ -62,6 +60,10 @@ class ReadyWork:
         """The earliest due time of all that wait; None when nothing does."""
         ready = self._queues.get(queue)
         return None if ready is None else ready.oldest_due_ms()
+
+    def _queue_named(self, name: str) -> ReadyQueue[Execution]:
+        queue = self._queues.get(name)
+        return self._add_queue(name) if queue is None else queue
 
     def _add_queue(self, name: str) -> ReadyQueue[Execution]:
         if len(self._queues) >= _IDLE_QUEUES_KEPT:

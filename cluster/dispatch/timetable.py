@@ -5,8 +5,8 @@ They are the times that any of its rules names, equal ones once, from its start 
 
 Every answer is strictly later than the question, by check: a timetable that broke this
 would make its leader loop. What exclusions take away is left in leaps, and a bounded number
-of looks is made from one time to the next: a timetable whose exclusions leave next to
-nothing is an error, not a search without end.
+of looks is made in a walk: a timetable whose exclusions leave next to nothing is an error,
+not a search without end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from timeball.cluster.dispatch import cron, rules
 from timeball.cluster.dispatch.errors import TimetableError
@@ -33,10 +33,11 @@ __all__ = [
     "next_fires",
     "validate",
     "walk",
+    "walk_far",
 ]
 
-MOST_LOOKS: Final = 4_000
-"""From one time to the next: times read, exclusions asked, and rules started (four each)."""
+MOST_LOOKS: Final = 2_000
+"""In a walk: excluded times read, exclusions asked, and rules started (four each)."""
 
 HORIZON_MS: Final = cron.HORIZON_YEARS * 366 * 86_400_000
 """Exclusions that cover all times for longer are taken to cover all."""
@@ -62,7 +63,7 @@ def first_after(timetable: Timetable, after_ms: int) -> int | None:
     if after_ms >= last_ms:
         return None
     if not is_simple(timetable):
-        return next(_times(timetable, after_ms, last_ms), None)
+        return next(_times(timetable, after_ms, last_ms, _Looks()), None)
     found = rules.first_after(timetable.rules[0], after_ms)
     if found is None or found > last_ms:
         return None
@@ -79,13 +80,34 @@ def next_fires(timetable: Timetable, after_ms: int, count: int) -> list[int]:
     return walk(timetable, after_ms, LAST_INSTANT_MS, count)
 
 
+class Walk(NamedTuple):
+    """The first nominal times after an instant: all that there are up to `reached_ms`."""
+
+    times: list[int]
+    reached_ms: int
+
+
 def walk(timetable: Timetable, after_ms: int, to_ms: int, limit: int) -> list[int]:
     """The first `limit` nominal times in `after_ms` < t <= `to_ms`, a microsecond or two each.
 
-    Raises as `first_after` does.
+    Fewer, if exclusions leave so little that no more were found; `walk_far` tells. Raises as
+    `first_after` does.
     """
-    after_ms, to_ms = bounds(timetable, after_ms, to_ms)
-    return list(islice(_times(timetable, after_ms, to_ms), limit))
+    return walk_far(timetable, after_ms, to_ms, limit).times
+
+
+def walk_far(timetable: Timetable, after_ms: int, to_ms: int, limit: int) -> Walk:
+    """The first `limit` nominal times in `after_ms` < t <= `to_ms`, and how far they reach.
+
+    Looks as far as its bounded work allows, and at least to the first of them. Raises as
+    `first_after` does.
+    """
+    from_ms, last_ms = bounds(timetable, after_ms, to_ms)
+    looks = _Looks()
+    times = list(islice(_times(timetable, from_ms, last_ms, looks), limit))
+    if looks.spent_at_ms is not None:
+        return Walk(times, looks.spent_at_ms)
+    return Walk(times, times[-1] if times and len(times) == limit else to_ms)
 
 
 def last_times(timetable: Timetable, after_ms: int, to_ms: int, count: int) -> list[int]:
@@ -110,15 +132,13 @@ def last_times(timetable: Timetable, after_ms: int, to_ms: int, count: int) -> l
 
 
 def count_between(timetable: Timetable, after_ms: int, to_ms: int) -> int:
-    """How many nominal times lie in `after_ms` < t <= `to_ms`.
+    """How many nominal times of a timetable that `is_simple` lie in `after_ms` < t <= `to_ms`.
 
-    Without walking them if the timetable `is_simple`; otherwise a microsecond or two for
-    each. Raises as `first_after` does.
+    Without walking them. Raises as `first_after` does.
     """
+    assert is_simple(timetable), "others are walked, a bounded way at a time"
     after_ms, to_ms = bounds(timetable, after_ms, to_ms)
-    if is_simple(timetable):
-        return rules.count_between(timetable.rules[0], after_ms, to_ms)
-    return sum(1 for _ in _times(timetable, after_ms, to_ms))
+    return rules.count_between(timetable.rules[0], after_ms, to_ms)
 
 
 def union_times(named: Sequence[Every | Cron | At], after_ms: int) -> Iterator[int]:
@@ -142,11 +162,24 @@ def bounds(timetable: Timetable, after_ms: int, to_ms: int) -> tuple[int, int]:
     return max(after_ms, timetable.start_ms - 1, -1), min(to_ms, last_ms)
 
 
-def _times(timetable: Timetable, after_ms: int, to_ms: int) -> Iterator[int]:
-    """The nominal times in `after_ms` < t <= `to_ms`, which lies within the bounds."""
+class _Looks:
+    """What a walk has cost; and where it gave up, if it did."""
+
+    __slots__ = ("count", "spent_at_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.spent_at_ms: int | None = None
+
+
+def _times(timetable: Timetable, after_ms: int, to_ms: int, looks: _Looks) -> Iterator[int]:
+    """The nominal times in `after_ms` < t <= `to_ms`, which lies within the bounds.
+
+    Ends early, at an excluded time, when `looks` are spent and it has found one at least.
+    """
     exclusions = _Exclusions(timetable.exclusions)
-    covered, until_ms = False, after_ms
-    looks = read_on = 0
+    covered, until_ms, found = False, after_ms, False
+    read_on = 0
     latest_ms = after_ms
     first_covered_ms: int | None = None
     while True:
@@ -156,25 +189,28 @@ def _times(timetable: Timetable, after_ms: int, to_ms: int) -> Iterator[int]:
             if at_ms > to_ms:
                 return
             if at_ms >= until_ms:
-                looks += len(timetable.exclusions)
+                looks.count += len(timetable.exclusions)
                 covered, until_ms = exclusions.ask(at_ms)
             latest_ms = at_ms
             if not covered:
                 yield at_ms
                 first_covered_ms = None
-                looks = read_on = 0
+                read_on, found = 0, True
                 continue
             if first_covered_ms is None:
                 first_covered_ms = at_ms
-            looks += 1
+            looks.count += 1
             read_on += 1
-            if looks > MOST_LOOKS or at_ms - first_covered_ms > HORIZON_MS:
+            if looks.count > MOST_LOOKS and found:
+                looks.spent_at_ms = at_ms
+                return
+            if looks.count > MOST_LOOKS or at_ms - first_covered_ms > HORIZON_MS:
                 raise TimetableError("exclusions", _TOO_MUCH)
             if read_on > _READ_ON:
                 break
         else:
             return
-        looks += _START_LOOKS * len(timetable.rules)
+        looks.count += _START_LOOKS * len(timetable.rules)
         read_on = 0
         after_ms = until_ms - 1
 

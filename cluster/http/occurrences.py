@@ -7,7 +7,7 @@ from typing import Literal
 
 from timeball.client import messages
 from timeball.client.errors import Conflict, InvalidRequest, KeyReused, Overloaded
-from timeball.cluster.dispatch.timetable import TimetableError, walk
+from timeball.cluster.dispatch.timetable import TimetableError, walk_far
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.definitions import find_job, read_job_id
 from timeball.cluster.http.exchange import REQUEST_ID, Answered, Request, read_header
@@ -122,7 +122,7 @@ def _nominals(job: Job, start_ms: int, until_ms: int, request: Request) -> list[
     if job.timetable is None:
         raise not_recurring(request)
     try:
-        nominals = walk(job.timetable, start_ms - 1, until_ms, MAX_BACKFILL + 1)
+        nominals, reached_ms = walk_far(job.timetable, start_ms - 1, until_ms, MAX_BACKFILL + 1)
     except TimetableError as error:
         raise Conflict(f"the job's timetable fails: {error}") from error
     if len(nominals) > MAX_BACKFILL:
@@ -131,6 +131,12 @@ def _nominals(job: Job, start_ms: int, until_ms: int, request: Request) -> list[
             "until",
             f"the range holds more than {MAX_BACKFILL} nominal times; the first {MAX_BACKFILL} "
             f"end at {reached}: fill up to there, then go on after it",
+        )
+    if reached_ms < until_ms:
+        raise InvalidRequest.at(
+            "until",
+            "exclusions leave so little of the range that it takes too long to look through; "
+            f"fill up to {render_instant(reached_ms)}, then go on after it",
         )
     return nominals
 

@@ -20,7 +20,10 @@ _FULL = Created(CreateStatus.FULL, 0, 0)
 
 
 def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
-    """Create each job, or answer with what its key or the whole request made before."""
+    """Create each job, or answer with what its key or the whole request made before.
+
+    A request id that belongs to something else makes nothing, and the answer holds no job.
+    """
     request_id = operation.request_id
     if not request_id:
         return JobsCreated([create(store, new) for new in operation.jobs])
@@ -29,6 +32,8 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
     window_ms = store.settings.request_memory_ms
     known = store.requests.find(request_id, store.log_time_ms, window_ms)
     if known is not None:
+        if known.of_trigger:
+            return JobsCreated([], repeated=True)
         store.counters.duplicates += len(known.answer)
         return JobsCreated(known.answer, repeated=True)
     answer = [create(store, new) for new in operation.jobs]

@@ -40,9 +40,10 @@ class KeyRecord(Remembered):
 
 
 class RequestRecord(Remembered):
-    """A request id of `CreateJobs` and the answer."""
+    """A request id of `CreateJobs`, or of a trigger, and the answer."""
 
     answer: list[Created]
+    of_trigger: bool = False
 
     def weight(self) -> int:
         """The number of jobs answered for."""

@@ -190,7 +190,7 @@ def stand_at_present(store: Store, job: Job, recurrence: Recurrence, offset_ms: 
     """Take back the occurrence that is not due yet, and let the timetable stand at log-time.
 
     Times are due `offset_ms` later from now on. No nominal time that had its turn comes
-    again, and the one taken back may; none before the job's creation comes at all.
+    again, and the one taken back may.
     """
     assert isinstance(job.executions, dict)
     pending = job.executions.get(recurrence.planned_ms)
@@ -202,8 +202,7 @@ def stand_at_present(store: Store, job: Job, recurrence: Recurrence, offset_ms: 
         and origin_of(pending) is Origin.TIMETABLE
     ):
         store.withdraw(pending)
-        since_ms = max(store.log_time_ms - offset_ms, job.created_ms)
-        before_ms = min(pending.nominal_ms - 1, since_ms)
+        before_ms = min(pending.nominal_ms - 1, store.log_time_ms - offset_ms)
         recurrence.planned_ms = max(recurrence.passed_ms, before_ms)
 
 
@@ -299,10 +298,10 @@ def trigger_job(store: Store, operation: TriggerJob) -> Triggered:
     if request_id:
         known = store.requests.find(request_id, store.log_time_ms, store.settings.request_memory_ms)
         if known is not None:
-            store.counters.duplicates += 1
             first = known.answer[0]
-            if len(known.answer) != 1 or first.job != operation.job:
+            if not known.of_trigger or first.job != operation.job:
                 return Triggered(TriggerStatus.KEY_REUSED)
+            store.counters.duplicates += 1
             return Triggered(TriggerStatus.DUPLICATE, first.nominal_ms)
     job = store.job_to_change(operation.job)
     if job is None or len(request_id) > limits.MAX_KEY_CHARS:
@@ -322,7 +321,7 @@ def trigger_job(store: Store, operation: TriggerJob) -> Triggered:
     settle(store, execution)
     if request_id:
         answer = [Created(CreateStatus.CREATED, job.id, nominal_ms)]
-        store.requests.add(RequestRecord(request_id, store.log_time_ms, answer))
+        store.requests.add(RequestRecord(request_id, store.log_time_ms, answer, True))
     skipped = execution.state is ExecutionState.SKIPPED
     status = TriggerStatus.SKIPPED if skipped else TriggerStatus.CREATED
     return Triggered(status, nominal_ms)

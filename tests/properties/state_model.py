@@ -98,7 +98,6 @@ class ModelJob:
     executions: dict[int, ModelExecution] = field(default_factory=dict)
     version: int = 1
     name: str = ""
-    created_ms: int = 0
     passed_ms: int = 0
     paused: str | None = None
     parked: str = ""
@@ -131,7 +130,7 @@ class Model:
         self.finished = []  # (ended_ms, execution or job), in order
         self.dead = []
         self.keys = []  # (key, since_ms, fingerprint, job, nominal_ms)
-        self.requests = []  # (id, since_ms, answer as tuples)
+        self.requests = []  # (id, since_ms, answer as tuples, of a trigger)
         self.claims = []  # (id, since_ms, grants)
         self.counts = Counter()
         self.spent = []  # when each run of the past may be forgotten by the budget
@@ -161,12 +160,14 @@ class Model:
     def create(self, request_id, new_jobs):
         if request_id:
             known = self.remembered(self.requests, request_id, SETTINGS.request_memory_ms)
+            if known and known[3]:
+                return True, []
             if known:
                 self.counts["duplicates"] += len(known[2])
                 return True, known[2]
         answer = [self.create_one(new) for new in new_jobs]
         if request_id and any(job for _, job, _ in answer):
-            self.requests.append((request_id, self.now_ms, answer))
+            self.requests.append((request_id, self.now_ms, answer, False))
         return False, answer
 
     def create_one(self, new, name=""):
@@ -187,7 +188,7 @@ class Model:
             *(self.next_job, new.queue, definition, new.timetable, nominal_ms),
             new.timetable is None,
             name=name,
-            created_ms=self.now_ms,
+            passed_ms=min(self.now_ms, nominal_ms - 1),
         )
         self.next_job += 1
         self.jobs[job.id] = job
@@ -436,7 +437,7 @@ class Model:
             job.fates["made"] -= 1
             job.fates["runs"] -= 1
             self.counts["withdrawn"] += 1
-            present_ms = max(self.now_ms - jitter_offset(job.id, jitter_ms), job.created_ms)
+            present_ms = self.now_ms - jitter_offset(job.id, jitter_ms)
             job.planned_ms = max(job.passed_ms, min(job.planned_ms - 1, present_ms))
 
     def pause_now(self, job, reason):
@@ -482,9 +483,9 @@ class Model:
             self.requests, request_id, SETTINGS.request_memory_ms
         )
         if known:
-            self.counts["duplicates"] += 1
-            if len(known[2]) != 1 or known[2][0][1] != job_id:
+            if not known[3] or known[2][0][1] != job_id:
                 return Triggered(TriggerStatus.KEY_REUSED)
+            self.counts["duplicates"] += 1
             return Triggered(TriggerStatus.DUPLICATE, known[2][0][2])
         job = self.jobs.get(job_id)
         if not job:
@@ -502,7 +503,7 @@ class Model:
         self.settle(one)
         if request_id:
             answer = [(CreateStatus.CREATED, job_id, nominal_ms)]
-            self.requests.append((request_id, self.now_ms, answer))
+            self.requests.append((request_id, self.now_ms, answer, True))
         skipped = one.state is ExecutionState.SKIPPED
         return Triggered(TriggerStatus.SKIPPED if skipped else TriggerStatus.CREATED, nominal_ms)
 
@@ -619,7 +620,7 @@ class Model:
         while len(self.dead) > SETTINGS.keep_dead:
             self.drop(self.dead.pop(0))
         self.keys = self.keys[-SETTINGS.idempotency_keys :]
-        while sum(len(answer) for *_, answer in self.requests) > SETTINGS.request_memory:
+        while sum(len(answer) for _, _, answer, _ in self.requests) > SETTINGS.request_memory:
             self.requests.pop(0)
         while sum(len(grants) for *_, grants in self.claims) > SETTINGS.claim_memory:
             self.claims.pop(0)

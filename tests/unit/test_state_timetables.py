@@ -15,6 +15,7 @@ from timeball.cluster.state.operations import (
     Cron,
     Every,
     Fate,
+    NewJob,
     ParkTimetables,
     PauseJob,
     ResumeJob,
@@ -645,6 +646,17 @@ def test_a_trigger_is_repeatable_by_its_request_id(log):
     assert trigger(log, job, "t1") == Triggered(TriggerStatus.DUPLICATE, first.nominal_ms)
     assert trigger(log, other, "t1").status is TriggerStatus.KEY_REUSED
     assert len(log.machine.executions_of(log.machine.job(job))) == 2
+
+
+def test_a_request_id_of_a_create_is_none_of_a_trigger_and_the_other_way_round(log):
+    new = NewJob("mail", b"", log.now_ms + 60_000, timetable=MINUTELY)
+    (created,) = log.create_all(new, request_id="shared")
+    before = states(log, created.job)
+    assert trigger(log, created.job, "shared").status is TriggerStatus.KEY_REUSED
+    assert states(log, created.job) == before
+    assert trigger(log, created.job, "other").status is TriggerStatus.CREATED
+    assert log.create_all(new, request_id="other") == []
+    assert len(log.machine.list_jobs().items) == 1
 
 
 def test_a_trigger_respects_the_overlap_rule(log):

@@ -29,6 +29,7 @@ from timeball.cluster.dispatch.timetable import (
     next_fires,
     validate,
     walk,
+    walk_far,
 )
 from timeball.cluster.dispatch.validation import (
     LAST_UNTIL_MS,
@@ -40,6 +41,10 @@ from timeball.cluster.state.operations import At, Cron, Dates, Every, Timetable,
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 FOREVER = (datetime.date(2026, 1, 1).toordinal(), datetime.date(9999, 12, 31).toordinal())
+
+
+def how_many(timetable: Timetable, after_ms: int, to_ms: int) -> int:
+    return len(walk(timetable, after_ms, to_ms, 1_000_000))
 
 
 def ms(text: str) -> int:
@@ -112,7 +117,7 @@ def test_equal_times_of_two_rules_are_one():
     assert not is_simple(union)
     wanted = [2, 3, 4, 6, 7, 8, 9, 10, 12]
     assert [at // HOUR for at in next_fires(union, 0, 9)] == wanted
-    assert count_between(union, 0, 12 * HOUR) == 9
+    assert how_many(union, 0, 12 * HOUR) == 9
     assert last_times(union, 0, 12 * HOUR, 3) == [9 * HOUR, 10 * HOUR, 12 * HOUR]
     at, asked = 0, []
     for _ in wanted:
@@ -175,7 +180,7 @@ def test_dates_are_days_of_their_own_calendar():
     validate(hourly)
     got = next_fires(hourly, ms("2026-12-23T13:30"), 3)
     assert shown(got) == ["2026-12-23T14:00", "2026-12-25T15:00", "2026-12-25T16:00"]
-    assert count_between(hourly, ms("2026-12-23T00:00"), ms("2026-12-26T00:00")) == 24
+    assert how_many(hourly, ms("2026-12-23T00:00"), ms("2026-12-26T00:00")) == 24
 
 
 @pytest.mark.parametrize(
@@ -199,7 +204,7 @@ def test_dates_are_days_of_their_own_calendar():
 def test_a_day_is_as_long_as_its_clocks_make_it(zone, date, hours):
     start, end = ms(f"{date}T00:00") - 3 * DAY, ms(f"{date}T00:00") + 4 * DAY
     minutes = Timetable((Every(MINUTE, 0),), exclusions=(Dates(days(date), zone),))
-    got = count_between(minutes, start, end)
+    got = how_many(minutes, start, end)
     assert 7 * 24 * 60 - got == pytest.approx(hours * 60)
 
 
@@ -313,10 +318,34 @@ def test_a_question_long_before_the_first_time_is_no_long_search():
     assert shown(next_fires(late, 0, 1)) == ["2026-01-02T00:00"]
 
 
-def test_looks_are_counted_from_one_time_to_the_next_only():
-    """Every other second of a day is left out, and still each is found."""
-    half = Timetable((Every(SECOND, 0),), exclusions=(Window("*/2 * * * * *"),))
-    assert count_between(half, 0, DAY) == 43_200
+HALF = Timetable((Every(SECOND, 0),), exclusions=(Window("*/2 * * * * *"),))
+"""Every other second is left out: a search looks at each."""
+
+
+def test_a_walk_ends_where_its_looks_are_spent_and_says_how_far_it_came():
+    found, at = [], 0
+    steps = 0
+    while at < DAY:
+        times, reached = walk_far(HALF, at, DAY, 50_000)
+        assert times
+        assert at < times[0] <= times[-1] <= reached <= DAY
+        assert reached == DAY or reached % (2 * SECOND) == 0, "where none is"
+        found += times
+        at = reached
+        steps += 1
+    assert found == list(range(SECOND, DAY, 2 * SECOND))
+    assert steps > 20
+
+
+def test_a_walk_of_hostile_exclusions_is_bounded_as_a_whole(monkeypatch):
+    look = Counted(exclusions_module.look)
+    monkeypatch.setattr(timetable_module, "look", look)
+    windows = ["0-58 * * * * *", "* 0-58 * * * *", "* * 0-22 * * *", "* * * 1-30 * *"]
+    hostile = Timetable((Cron("* * * * * *"),), exclusions=tuple(Window(text) for text in windows))
+    times, reached = walk_far(hostile, 0, LAST_INSTANT_MS, 1_000)
+    assert 0 < len(times) < 1_000
+    assert times[-1] <= reached < LAST_INSTANT_MS
+    assert look.calls <= MOST_LOOKS + 200
 
 
 # --- what may not be ----------------------------------------------------------------------------

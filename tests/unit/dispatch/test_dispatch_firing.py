@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 from timeball.cluster.state.operations import Claim, NewJob, RetryPolicy
@@ -124,6 +125,47 @@ async def test_equal_due_times_go_in_order_of_creation_in_bounded_steps(world):
     assert len(claims) == 10
     for entry in world.commit.entries:
         assert sum(len(op.executions) for op in entry if isinstance(op, Claim)) <= 4_096
+
+
+async def test_a_higher_priority_of_the_same_instant_goes_first_though_it_is_fired_last(world):
+    """All that is due is in before a choice is made, in however many steps it is fired."""
+    await world.lead(2, step=10)
+    at_ms = world.wall_ms() + 5_000
+    await world.create(*(NewJob("q", b"", first_ms=at_ms, priority=5) for _ in range(35)))
+    high = await world.create(
+        *(NewJob("q", b"", first_ms=at_ms, priority=9, partition_key="p") for _ in range(5))
+    )
+    task = world.asking(n=5)
+    await world.pass_ms(5_000)
+    assert names(task.result()) == high
+
+
+async def test_what_comes_due_while_much_is_fired_holds_up_no_claim(world):
+    """More comes due than is fired, for as long as it is looked at."""
+    await world.lead(2, step=2)
+    at_ms = world.wall_ms() + 1_000
+    await world.create(*(NewJob("q", b"", first_ms=at_ms + n // 3) for n in range(600)))
+    task = world.asking()
+    await world.pass_ms(999)
+    for _ in range(20):
+        await asyncio.sleep(0)
+        world.timers.now_ms += 1
+        world.timers.run_one()
+    assert task.done()
+    assert world.dispatcher._duty._wheel.next_expiry() <= world.wall_ms()
+
+
+async def test_a_clock_that_steps_back_while_much_is_fired_holds_up_no_claim(world):
+    await world.lead(2, step=10)
+    at_ms = world.wall_ms() + 5_000
+    await world.create(*(NewJob("q", b"", first_ms=at_ms) for _ in range(35)))
+    await world.pass_ms(4_999)
+    world.timers.now_ms += 1
+    while not world.dispatcher.ready_depth("q"):
+        world.timers.run_one()
+    world.wall_offset_ms -= 1_000
+    (hold,) = await world.create(NewJob("other", b""))
+    assert names(await world.claim("other")) == [hold]
 
 
 async def test_claims_of_a_queue_are_served_first_come_first_served(world):

@@ -72,6 +72,8 @@ async def test_timr_09_a_mass_on_one_instant_fires_in_order_whoever_leads(world,
         got += task.result()
     half = len(got)
     assert half == 20 * PER_ENTRY
+    first = sorted(zip(jobs, holds, strict=True), key=lambda one: -one[0].priority)[:half]
+    assert [hold_of(grant) for grant in got] == [hold for _, hold in first]
     await world.lose_leadership()
     await world.lead(3, **bounds)
     await world.pass_ms(0)
