@@ -89,7 +89,7 @@ def test_connections_are_kept_and_one_that_the_node_closed_is_not_used(kit) -> N
 
     closed = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        serving = threading.Thread(target=serve, args=(listener,))
+        serving = threading.Thread(target=serve, args=(listener,), daemon=True)
         serving.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with SyncClient(url, rng=Random(1), pause=pause) as client:
@@ -118,7 +118,7 @@ def test_a_node_that_drips_its_answer_is_left_when_the_attempts_time_is_over() -
                     return
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        dripping = threading.Thread(target=drip, args=(listener,))
+        dripping = threading.Thread(target=drip, args=(listener,), daemon=True)
         dripping.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         client = SyncClient(url, timeout_ms=400, attempt_timeout_ms=300)
