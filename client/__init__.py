@@ -1,8 +1,16 @@
 """What users import: wire types, clients and the worker."""
 
+from timeball.client.blocking import SyncClient
 from timeball.client.calls import DEFAULT_URLS
 from timeball.client.client import Client
-from timeball.client.context import ExecutionContext, NonRetryable, RetryLater
+from timeball.client.context import (
+    ExecutionCancelled,
+    ExecutionContext,
+    NonRetryable,
+    RetryLater,
+    Signal,
+    current_execution,
+)
 from timeball.client.errors import (
     Conflict,
     InternalError,
@@ -20,6 +28,7 @@ from timeball.client.errors import (
     Unavailable,
 )
 from timeball.client.failover import Backoff
+from timeball.client.handlers import Handler, RunIn
 from timeball.client.messages import (
     After,
     At,
@@ -61,7 +70,10 @@ from timeball.client.messages import (
     Union,
     WindowExcluded,
 )
-from timeball.client.worker import Handler, Worker
+from timeball.client.middleware import CreateMiddleware, HandlerMiddleware
+from timeball.client.processes import ProcessDied
+from timeball.client.tasks import Envelope, InvalidArguments, Task, UnknownTask, task
+from timeball.client.worker import Worker
 
 __all__ = [
     "DEFAULT_URLS",
@@ -74,22 +86,27 @@ __all__ = [
     "ClusterView",
     "Conflict",
     "Consistency",
+    "CreateMiddleware",
     "Cron",
     "CronRule",
     "DatesExcluded",
     "DeadReason",
     "Delivery",
+    "Envelope",
     "Every",
     "EveryRule",
+    "ExecutionCancelled",
     "ExecutionContext",
     "ExecutionView",
     "Failure",
     "FateView",
     "FireView",
     "Handler",
+    "HandlerMiddleware",
     "Heartbeat",
     "Hold",
     "InternalError",
+    "InvalidArguments",
     "InvalidRequest",
     "JobBackfilled",
     "JobCancelled",
@@ -107,22 +124,30 @@ __all__ = [
     "OutcomeUnknown",
     "Overloaded",
     "PreconditionFailed",
+    "ProcessDied",
     "Purged",
     "Replayed",
     "Report",
     "Retry",
     "RetryLater",
+    "RunIn",
     "Schedule",
     "SchedulePreviewed",
+    "Signal",
     "SnapshotBegun",
     "StorageFull",
     "Success",
+    "SyncClient",
+    "Task",
     "TimeballError",
     "Timetable",
     "TimetableView",
     "TooLarge",
     "Unavailable",
     "Union",
+    "UnknownTask",
     "WindowExcluded",
     "Worker",
+    "current_execution",
+    "task",
 ]

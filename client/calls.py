@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random, SystemRandom
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
 from yarl import URL
 
 from timeball.client.failover import Backoff, Nodes
-from timeball.client.flow import Call, Policy, flow
+from timeball.client.flow import Call, Policy, Steps, flow
 from timeball.client.messages import Consistency
 from timeball.client.transport import AsyncTransport
 
@@ -22,6 +22,23 @@ T = TypeVar("T")
 DEFAULT_URLS = ("http://127.0.0.1:7001", "http://127.0.0.1:7002", "http://127.0.0.1:7003")
 """Where `timeball dev` serves."""
 MAX_URLS = 32
+
+
+class Transport(Protocol):
+    """What takes a flow's steps; see `timeball.client.transport`."""
+
+    async def drive(self, steps: Steps[T]) -> T:
+        """Take a flow to its end: its value or its exception."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+def loop_ms() -> int:
+    """Read the running loop's monotonic clock."""
+    return int(asyncio.get_running_loop().time() * 1_000)
 
 
 class Calls:
@@ -37,6 +54,8 @@ class Calls:
         read_your_writes: bool = False,
         backoff: Backoff | None = None,
         rng: Random | None = None,
+        now_ms: Callable[[], int] = loop_ms,
+        transport: Transport | None = None,
     ) -> None:
         if timeout_ms < 1 or attempt_timeout_ms < 1 or connections < 1:
             raise ValueError("timeout_ms, attempt_timeout_ms and connections are at least 1")
@@ -46,8 +65,8 @@ class Calls:
         self.read_your_writes = read_your_writes
         self.seen_index = 0
         nodes = Nodes(parse_urls(urls))
-        self._policy = Policy(nodes, backoff or Backoff(), self.rng, _loop_ms, self._saw)
-        self._transport = AsyncTransport(connections)
+        self._policy = Policy(nodes, backoff or Backoff(), self.rng, now_ms, self._saw)
+        self._transport: Transport = transport or AsyncTransport(connections)
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,7 +131,3 @@ def parse_urls(urls: Sequence[str] | str) -> list[str]:
 def segment(text: str) -> str:
     """Quote a text for its place between two slashes of a path."""
     return quote(text, safe="")
-
-
-def _loop_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1_000)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from random import Random
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from timeball.client import messages
-from timeball.client.calls import segment
+from timeball.client.batches import CreateBatcher
+from timeball.client.calls import DEFAULT_URLS, Transport, loop_ms, segment
 from timeball.client.dead import DeadLetterCalls
 from timeball.client.errors import TimeballError
+from timeball.client.failover import Backoff
 from timeball.client.flow import Call, encode_request, in_batches
 from timeball.client.messages import Consistency, NewJob, Retry, Schedule
+from timeball.client.middleware import CreateMiddleware, chain
 from timeball.client.timetables import TimetableCalls
 
 
@@ -33,8 +37,51 @@ class Client(DeadLetterCalls, TimetableCalls):
     position that this client was told: with `read_your_writes`, every read is at least as fresh,
     so that it shows what this client wrote, and never less than it read before.
 
+    `gather_creates_ms` sends creates that come within so many milliseconds as one request: for
+    programs that call `create` concurrently. Each call has its own answer; one that brings a
+    request id is sent alone. `middleware` is called around each `create`, the first outermost.
+
     Use as ``async with Client(urls) as client``, or call `close`. Not for several event loops.
     """
+
+    def __init__(
+        self,
+        urls: Sequence[str] | str = DEFAULT_URLS,
+        *,
+        timeout_ms: int = 30_000,
+        attempt_timeout_ms: int = 5_000,
+        connections: int = 100,
+        read_your_writes: bool = False,
+        gather_creates_ms: int | None = None,
+        middleware: Sequence[CreateMiddleware] = (),
+        backoff: Backoff | None = None,
+        rng: Random | None = None,
+        now_ms: Callable[[], int] = loop_ms,
+        transport: Transport | None = None,
+    ) -> None:
+        super().__init__(
+            urls,
+            timeout_ms=timeout_ms,
+            attempt_timeout_ms=attempt_timeout_ms,
+            connections=connections,
+            read_your_writes=read_your_writes,
+            backoff=backoff,
+            rng=rng,
+            now_ms=now_ms,
+            transport=transport,
+        )
+        if gather_creates_ms is not None and not 0 <= gather_creates_ms <= 1_000:
+            raise ValueError(f"gather_creates_ms is 0 to 1000, got {gather_creates_ms}")
+        self._middleware = tuple(middleware)
+        self._batcher: CreateBatcher | None = None
+        if gather_creates_ms is not None:
+            self._batcher = CreateBatcher(self._create_batch, gather_creates_ms)
+
+    async def close(self) -> None:
+        """Have creates that are gathered sent and answered, and close all connections."""
+        if self._batcher is not None:
+            await self._batcher.close()
+        await super().close()
 
     # --- jobs --------------------------------------------------------------------------------
 
@@ -65,15 +112,15 @@ class Client(DeadLetterCalls, TimetableCalls):
             timeout_ms=timeout_ms,
             idempotency_key=idempotency_key,
         )
-        return await self._call(
-            Call(
-                "POST",
-                "/v1/jobs",
-                messages.JobCreated,
-                encode_request(job),
-                request_id=request_id or self.new_request_id(),
-            )
-        )
+
+        async def last(job: NewJob) -> messages.JobCreated:
+            if self._batcher is not None and request_id is None:
+                return await self._batcher.create(job)
+            body, repeatable = encode_request(job), request_id or self.new_request_id()
+            call = Call("POST", "/v1/jobs", messages.JobCreated, body, request_id=repeatable)
+            return await self._call(call)
+
+        return await chain(self._middleware, last)(job)
 
     async def create_many(self, jobs: Sequence[NewJob]) -> list[messages.JobCreated]:
         """Create any number of jobs, one result per job in order.
@@ -83,11 +130,8 @@ class Client(DeadLetterCalls, TimetableCalls):
         """
         results: list[messages.JobCreated] = []
         for batch in in_batches(jobs):
-            body = {"jobs": batch, "request_id": self.new_request_id()}
             try:
-                created = await self._call(
-                    Call("POST", "/v1/jobs/batch", messages.JobsCreated, encode_request(body))
-                )
+                results.extend(await self._create_batch(batch))
             except TimeballError as error:
                 if results:
                     error.add_note(
@@ -95,7 +139,6 @@ class Client(DeadLetterCalls, TimetableCalls):
                         f"positions in the error count from jobs[{len(results)}]."
                     )
                 raise
-            results.extend(created.results)
         return results
 
     async def job(
@@ -259,6 +302,11 @@ class Client(DeadLetterCalls, TimetableCalls):
         return await self._call(call)
 
     # -----------------------------------------------------------------------------------------
+
+    async def _create_batch(self, jobs: Sequence[msgspec.Raw]) -> list[messages.JobCreated]:
+        body = encode_request({"jobs": jobs, "request_id": self.new_request_id()})
+        call = Call("POST", "/v1/jobs/batch", messages.JobsCreated, body)
+        return (await self._call(call)).results
 
     async def _report(
         self, verb: str, items: Sequence[msgspec.Struct], timeout_ms: int | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextvars import ContextVar
 from typing import Any
 
 from timeball.client.errors import LeaseLost
@@ -23,22 +25,69 @@ class NonRetryable(Exception):
     """Raised by a handler: the attempt failed and no other will do better."""
 
 
+class ExecutionCancelled(Exception):
+    """Raised by `ExecutionContext.raise_if_cancelled`: the job was cancelled, or the worker stops.
+
+    A handler that lets it pass has its execution released, and no attempt is used.
+    """
+
+
+class Signal:
+    """Something that happens once; seen from any thread, waited for in a loop or in a thread."""
+
+    __slots__ = ("_in_loop", "_in_threads")
+
+    def __init__(self) -> None:
+        self._in_loop = asyncio.Event()
+        self._in_threads = threading.Event()
+
+    def __bool__(self) -> bool:
+        return self._in_threads.is_set()
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+        return self._in_threads.is_set()
+
+    def set(self) -> None:
+        """Let it happen (the worker does this, in its loop)."""
+        self._in_threads.set()
+        self._in_loop.set()
+
+    async def wait(self) -> None:
+        """Wait in the worker's loop until it happens."""
+        await self._in_loop.wait()
+
+    def wait_in_thread(self, timeout_ms: int | None = None) -> bool:
+        """Wait in a thread or process of its own; False when `timeout_ms` passed before."""
+        return self._in_threads.wait(None if timeout_ms is None else timeout_ms / 1_000)
+
+
 class ExecutionContext:
     """One delivery in the hands of its handler.
 
     For effects outside, use `idempotency_key` (the same on every attempt) and `token` (the
-    fencing token: rising with every grant, so a store can refuse an older holder). When
-    `lost` is set, the handler's task has been cancelled because somebody else may hold the
-    execution: nothing it does counts any more, and `error` says why. When `cancelled` is
-    set, the job was cancelled while it ran.
+    fencing token: rising with every grant, so a store can refuse an older holder).
+
+    Three signals tell a handler to end; each is true once it happened (``if context.lost:``):
+
+    `lost`       somebody else may hold the execution, or its `timeout_ms` is over: nothing it
+                 does counts any more, and `error` says why
+    `cancelled`  the job was cancelled while it ran
+    `stopping`   the worker stops and its grace is over
+
+    `interrupted` is true with any of them. The task of an async handler is cancelled then. A
+    thread can not be: its handler calls `raise_if_cancelled` now and then. A process is told,
+    and ended after a grace.
     """
 
-    __slots__ = ("cancelled", "delivery", "error", "lost")
+    __slots__ = ("cancelled", "delivery", "error", "interrupted", "lost", "stopping")
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
-        self.lost = asyncio.Event()
-        self.cancelled = asyncio.Event()
+        self.lost = Signal()
+        self.cancelled = Signal()
+        self.stopping = Signal()
+        self.interrupted = Signal()
         self.error: LeaseLost | None = None
 
     @property
@@ -91,8 +140,46 @@ class ExecutionContext:
         if self.error is not None:
             raise self.error
 
+    def raise_if_cancelled(self) -> None:
+        """Raise `LeaseLost` or `ExecutionCancelled` if the handler is to end; from any thread."""
+        self.raise_if_lost()
+        if self.cancelled:
+            raise ExecutionCancelled("the job was cancelled")
+        if self.stopping:
+            raise ExecutionCancelled("the worker stops")
+
     def lose(self, why: str) -> None:
         """Mark the lease as lost (the worker does this)."""
         if self.error is None:
             self.error = LeaseLost(f"{self.execution_id}, token {self.token}: {why}")
             self.lost.set()
+            self.interrupted.set()
+
+    def cancel(self) -> None:
+        """Mark the job as cancelled (the worker does this)."""
+        self.cancelled.set()
+        self.interrupted.set()
+
+    def stop(self) -> None:
+        """Tell that the worker stops (the worker does this)."""
+        self.stopping.set()
+        self.interrupted.set()
+
+
+_current: ContextVar[ExecutionContext] = ContextVar("timeball_execution")
+
+
+def current_execution() -> ExecutionContext:
+    """Tell what is being handled here: in a handler or task, of whichever kind.
+
+    Raises RuntimeError outside of one. A thread that a handler starts by itself has none.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise RuntimeError("current_execution() is for handlers: nothing is handled here") from None
+
+
+def enter_execution(context: ExecutionContext) -> None:
+    """Make a delivery the current one of this task or thread (the worker does this)."""
+    _current.set(context)

@@ -2,7 +2,9 @@
 
 A lease is measured on the worker's monotonic clock from the moment that the claim, or the
 last answered heartbeat, was SENT. The cluster counts from a later moment, so a lease never
-lives longer here than there: at its local deadline it is lost, network or not (LEAS-11).
+lives longer here than there: at its local deadline it is lost, network or not (LEAS-11). An
+attempt's `timeout_ms` bounds it in the same way; the cluster's answers are clipped to what is
+left of it, and after the first of them so is the deadline here.
 """
 
 from __future__ import annotations
@@ -32,41 +34,71 @@ def now_ms() -> int:
 
 
 class Held:
-    """One lease in this worker's hands. Instants are readings of the monotonic clock."""
+    """One lease in this worker's hands. Instants are readings of the monotonic clock.
 
-    __slots__ = ("beat_ms", "context", "deadline_ms", "delivery", "hold", "started_ms", "task")
+    `cancellable` tells whether cancelling the task ends the handler.
+    """
 
-    def __init__(self, delivery: Delivery, sent_ms: int) -> None:
+    __slots__ = (
+        "beat_ms", "cancellable", "context", "deadline_ms", "delivery", "hold", "limit_ms",
+        "queue", "started_ms", "task", "timed_out",
+    )  # fmt: skip
+
+    def __init__(self, delivery: Delivery, sent_ms: int, queue: str = "") -> None:
         self.delivery = delivery
+        self.queue = queue or delivery.queue
         self.context = ExecutionContext(delivery)
         self.hold = Hold(execution_id=delivery.execution_id, token=delivery.token)
         self.task: asyncio.Task[object] | None = None
+        self.cancellable = True
         self.started_ms = 0
-        self.deadline_ms = 0
         self.beat_ms = 0
-        self.extend(sent_ms, delivery.lease_ms)
+        self.deadline_ms = 0
+        self.timed_out = False
+        timeout_ms = delivery.timeout_ms
+        self.limit_ms = now_ms() + timeout_ms if timeout_ms else None
+        """The attempt began before this worker was told of it, so it ends before this."""
+        self.extend(sent_ms, min(delivery.lease_ms, timeout_ms or delivery.lease_ms))
 
     def extend(self, sent_ms: int, lease_ms: int) -> None:
-        """Run `lease_ms` from `sent_ms`."""
+        """Run `lease_ms` from `sent_ms`; what is less than a whole lease ends with the attempt."""
+        whole_ms = self.delivery.lease_ms
+        self.timed_out = self.delivery.timeout_ms > 0 and lease_ms < whole_ms
         self.deadline_ms = sent_ms + lease_ms
-        self.beat_ms = sent_ms + lease_ms // BEATS_A_LEASE
+        if self.limit_ms is not None and self.limit_ms <= self.deadline_ms:
+            self.deadline_ms, self.timed_out = self.limit_ms, True
+        # Nothing more can be had near the end of an attempt: beat at the usual pace even so.
+        first = self.beat_ms == 0
+        self.beat_ms = sent_ms + (min(lease_ms, whole_ms) if first else whole_ms) // BEATS_A_LEASE
 
     @property
     def running(self) -> bool:
         """Whether its handler is at work."""
         return self.task is not None and not self.task.done()
 
+    def interrupt(self, why: str) -> None:
+        """End the handler: by cancelling its task, unless its context alone can tell it."""
+        if self.task is not None and not self.task.done() and self.cancellable:
+            self.task.cancel(why)
+
 
 class LeaseKeeper:
     """Keeps leases alive until they are dropped; tells which were lost.
 
     One loop and at most one heartbeat request under way, whatever the number of leases.
-    `lost` is called once for a lease that ended before its holder dropped it.
+    `lost` is called once for a lease that ended before its holder dropped it, `cancelled` once
+    when its job was cancelled.
     """
 
-    def __init__(self, client: Client, lost: Callable[[Held, str], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        lost: Callable[[Held, str], None],
+        cancelled: Callable[[Held], None],
+    ) -> None:
         self._client = client
         self._lost = lost
+        self._cancelled = cancelled
         self._held: dict[int, Held] = {}
         self._beating = False
         self._failures = 0
@@ -113,7 +145,9 @@ class LeaseKeeper:
     def _end_overdue(self, now: int) -> None:
         for held in [held for held in self._held.values() if held.deadline_ms <= now]:
             self.drop(held)
-            self._lost(held, "no heartbeat was answered within the lease")
+            over = f"the attempt's timeout_ms, {held.delivery.timeout_ms}, is over"
+            unheard = "no heartbeat was answered within the lease"
+            self._lost(held, over if held.timed_out else unheard)
 
     def _due(self, now: int) -> list[Held]:
         return [
@@ -161,7 +195,5 @@ class LeaseKeeper:
             self._lost(held, f"the heartbeat was answered {answer.verdict!r}")
             return
         held.extend(sent_ms, answer.lease_remaining_ms)
-        if answer.verdict == "cancel_requested" and not held.context.cancelled.is_set():
-            held.context.cancelled.set()
-            if held.task is not None:
-                held.task.cancel("the job was cancelled")
+        if answer.verdict == "cancel_requested" and not held.context.cancelled:
+            self._cancelled(held)

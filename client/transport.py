@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from typing import TypeVar
 
 import aiohttp
@@ -16,6 +17,8 @@ T = TypeVar("T")
 MAX_ANSWER_BYTES = 128 * 1024 * 1024
 """Largest answer: a full claim of full payloads is 64 MiB and some."""
 CONNECT_TIMEOUT_MS = 1_000
+WHOLE_BYTES = 1024 * 1024
+"""Largest body that is handed to a socket in one piece."""
 
 
 class AsyncTransport:
@@ -50,7 +53,7 @@ class AsyncTransport:
                 send.method,
                 URL(send.url + send.path, encoded=True),
                 headers=send.headers,
-                data=send.body,
+                data=_streamed(send.body),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(
                     total=send.timeout_ms / 1_000, sock_connect=connect_s
@@ -87,6 +90,11 @@ class AsyncTransport:
                 timeout=aiohttp.ClientTimeout(total=None),
             )
         return self._session
+
+
+def _streamed(body: bytes | None) -> bytes | io.BytesIO | None:
+    """Have a large body sent piece by piece: whole, it would hold up the loop."""
+    return body if body is None or len(body) <= WHOLE_BYTES else io.BytesIO(body)
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

@@ -4,9 +4,9 @@
                   │ heartbeats go on until the report is answered
                   ├ returned            complete, with the value as its result
                   ├ raised              fail: RetryLater and NonRetryable steer what follows
-                  ├ job cancelled       task cancelled; release, which ends the execution
-                  ├ lease lost          task cancelled; nothing is reported
-                  └ worker stops        after the grace: task cancelled; release
+                  ├ job cancelled       handler told to end; release, which ends the execution
+                  ├ lease lost          handler told to end; nothing is reported
+                  └ worker stops        after the grace: handler told to end; release
 
 A worker outlives any outage: it repeats claims and reports with jitter until they are
 answered. It ends when it is told to, or when the cluster says that its claims are wrong.
@@ -16,54 +16,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import os
 import signal
 import socket
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-import msgspec
-
-from timeball.client.backtraces import backtrace_of
 from timeball.client.client import Client
-from timeball.client.context import ExecutionContext, NonRetryable, RetryLater
 from timeball.client.errors import InvalidRequest, NotFound, TimeballError
-from timeball.client.failover import Backoff
-from timeball.client.flow import encode_request
+from timeball.client.handlers import Executors, Handler, RunIn, check_importable, handling
+from timeball.client.intake import Intake, Terms
 from timeball.client.leases import Held, LeaseKeeper, now_ms
-from timeball.client.messages import (
-    MAX_BATCH,
-    MAX_ERROR_MESSAGE,
-    MAX_ERROR_TYPE,
-    MAX_PAYLOAD_BYTES,
-    Claimed,
-    Delivery,
-    Failure,
-    Hold,
-    Report,
-    Success,
-)
-from timeball.client.reports import Lane
+from timeball.client.middleware import HandlerMiddleware
+from timeball.client.running import Route, Runs
+from timeball.client.tasks import Task, TaskRoute
 
 log = logging.getLogger("timeball.worker")
-
-Handler = Callable[[ExecutionContext], Coroutine[Any, Any, Any]]
 
 GRACE_MS = 10_000
 """How long running handlers may go on after a stop, unless told otherwise."""
 REPORT_GRACE_MS = 5_000
 """How long a stopping worker tries to have its last reports answered."""
-GIVE_BACK_MS = 2_000
-"""How long a stopping worker asks what its last, cut claim was granted."""
 CANCEL_GRACE_MS = 1_000
-"""How long a cancelled handler may take to clean up while its worker stops."""
+"""How long a handler that is told to end may take to clean up while its worker stops."""
+CONCURRENCY = 10
+"""Executions of one queue at a time, unless told otherwise."""
 
 
 def wall_ms() -> int:
@@ -71,8 +52,26 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class _Served(NamedTuple):
+    """A queue of a worker."""
+
+    intake: Intake
+    route: Route
+    executors: Executors
+
+
 class Worker:
-    """Runs `handler` for the executions of one queue, at most `concurrency` at a time.
+    """Runs handlers for the executions of one or several queues.
+
+    ``Worker(client, "mail", send)`` runs `send` for one queue; ``Worker(client, tasks=[…])``
+    runs tasks, each from its own queue; `serve` and `serve_tasks` add queues before the start.
+
+    `concurrency` bounds how many executions of a queue run at a time: one number for each
+    queue, or one by name. `prefetch` claims so many more than there are free slots; they wait
+    here, kept by heartbeats (an attempt's `timeout_ms` runs meanwhile), and are released when
+    the worker stops. An async handler runs in the event loop, a plain function in a thread, or
+    with ``run_in="process"`` in a process of its own. `middleware` is called around each
+    handler, the first outermost.
 
     Each delivery gets a lease of `lease_ms`, extended while its handler runs. `wait_ms`
     bounds a long poll, and is held to half the lease, since a lease is measured from the
@@ -81,45 +80,104 @@ class Worker:
     Use as ``await Worker(…).run()``, which ends on SIGTERM and SIGINT, or as an
     asynchronous context manager, or with `start` and `stop`. `counts` tells how many
     executions were claimed, completed, failed, released, lost and refused.
+
+    Raises ValueError and TypeError for options and handlers that can not work.
     """
 
     def __init__(
         self,
         client: Client,
-        queue: str,
-        handler: Handler,
+        queue: str | None = None,
+        handler: Handler | None = None,
         *,
-        concurrency: int = 10,
+        tasks: Sequence[Task[..., Any]] = (),
+        concurrency: int | Mapping[str, int] = CONCURRENCY,
+        prefetch: int = 0,
+        run_in: RunIn | None = None,
+        middleware: Sequence[HandlerMiddleware] = (),
         lease_ms: int = 10_000,
         wait_ms: int = 5_000,
         gather_ms: int = 2,
         name: str | None = None,
         wall_clock_ms: Callable[[], int] = wall_ms,
     ) -> None:
-        if not 1 <= concurrency <= 100_000:
-            raise ValueError(f"concurrency is 1 to 100000, got {concurrency}")
-        call = getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not its being
-        if not inspect.iscoroutinefunction(handler) and not inspect.iscoroutinefunction(call):
-            raise TypeError("the handler is an async function of one ExecutionContext")
         self.client = client
-        self.queue = queue
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{client.new_request_id()[:8]}"
-        self.counts: Counter[str] = Counter()
-        self._handler = handler
-        self._concurrency = concurrency
-        self._lease_ms = lease_ms
-        self._wait_ms = min(wait_ms, lease_ms // 2)
-        self._wall_clock_ms = wall_clock_ms
-        self._slots: dict[int, Held] = {}
-        self._keeper = LeaseKeeper(client, self._lose)
-        self._completions = Lane[Success](client.complete, self._completed, gather_ms, client.rng)
-        self._failures = Lane[Failure](client.fail, self._failed, gather_ms, client.rng)
-        self._releases = Lane[Hold](client.release, self._released, gather_ms, client.rng)
-        self._unanswered: tuple[str, int] | None = None
+        self._terms = Terms(client, self.name, lease_ms, min(wait_ms, lease_ms // 2))
         self._changed = asyncio.Event()
+        self._served: dict[str, _Served] = {}
+        self._keeper = LeaseKeeper(client, self._lose, self._cancel)
+        self._runs = Runs(
+            client, gather_ms, middleware, wall_clock_ms, self._free, self._changed.set
+        )
         self._stop_by_ms: int | None = None
         self._fatal: TimeballError | None = None
         self._main: asyncio.Task[None] | None = None
+        if (queue is None) != (handler is None):
+            raise TypeError("a queue and its handler are given together")
+        if queue is not None and handler is not None:
+            self.serve(queue, handler, concurrency=concurrency, prefetch=prefetch, run_in=run_in)
+        if tasks:
+            self.serve_tasks(tasks, concurrency=concurrency, prefetch=prefetch)
+
+    # --- what is served ----------------------------------------------------------------------
+
+    def serve(
+        self,
+        queue: str,
+        handler: Handler,
+        *,
+        concurrency: int | Mapping[str, int] = CONCURRENCY,
+        prefetch: int = 0,
+        run_in: RunIn | None = None,
+    ) -> Self:
+        """Run a handler for the executions of one more queue."""
+        if isinstance(handler, Task):
+            raise TypeError(f"{handler.name} is a task: hand it in with tasks=[{handler.name}]")
+        chosen = check_importable(handling(handler, run_in))
+        self._add(queue, lambda _: chosen, concurrency, prefetch)
+        return self
+
+    def serve_tasks(
+        self,
+        tasks: Sequence[Task[..., Any]],
+        *,
+        concurrency: int | Mapping[str, int] = CONCURRENCY,
+        prefetch: int = 0,
+    ) -> Self:
+        """Run tasks, each for the executions of its queue that carry its name."""
+        for queue, route in TaskRoute.by_queue(tasks).items():
+            self._add(queue, route, concurrency, prefetch)
+        return self
+
+    def _add(
+        self, queue: str, route: Route, concurrency: int | Mapping[str, int], prefetch: int
+    ) -> None:
+        if self._main is not None:
+            raise RuntimeError("queues are added before a worker starts")
+        if queue in self._served:
+            raise ValueError(f"the queue {queue!r} has a handler already")
+        slots = concurrency if isinstance(concurrency, int) else concurrency.get(queue, CONCURRENCY)
+        if not 1 <= slots <= 100_000:
+            raise ValueError(f"concurrency is 1 to 100000, got {slots}")
+        if not 0 <= prefetch <= 100_000:
+            raise ValueError(f"prefetch is 0 to 100000, got {prefetch}")
+        executors = Executors(slots, f"{queue}-handler")
+        intake = Intake(
+            self._terms, queue, slots, prefetch, self._keeper,
+            begin=lambda held: self._runs.begin(held, route, executors),
+            give_back=self._runs.give_back,
+            counted=self._count_claimed,
+        )  # fmt: skip
+        self._served[queue] = _Served(intake, route, executors)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Executions claimed, completed, failed, released, lost and refused so far."""
+        return self._runs.counts
+
+    def _count_claimed(self, number: int) -> None:
+        self.counts["claimed"] += number
 
     # --- life --------------------------------------------------------------------------------
 
@@ -139,6 +197,8 @@ class Worker:
         """Begin to claim."""
         if self._main is not None:
             raise RuntimeError("a worker starts once")
+        if not self._served:
+            raise RuntimeError("a worker serves at least one queue: give it a handler or tasks")
         self._main = asyncio.create_task(self._live(), name=f"worker {self.name}")
 
     async def run(self, *, grace_ms: int = GRACE_MS) -> None:
@@ -184,43 +244,53 @@ class Worker:
     async def _live(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                claiming = group.create_task(self._claim_for_ever())
-                serving = [
-                    group.create_task(self._keeper.run()),
-                    group.create_task(self._completions.run()),
-                    group.create_task(self._failures.run()),
-                    group.create_task(self._releases.run()),
-                ]
+                claiming = [group.create_task(self._take_in(each)) for each in self._intakes()]
+                serving = [group.create_task(self._keeper.run())]
+                serving += [group.create_task(lane.run()) for lane in self._runs.lanes]
                 await self._until(lambda: self._stopping)
-                claiming.cancel()
-                await asyncio.wait([claiming])
+                for task in claiming:
+                    task.cancel()
+                await asyncio.wait(claiming)
                 await self._wind_down(group)
                 for task in serving:
                     task.cancel()
         finally:
-            for held in self._slots.values():
-                if held.task is not None:
-                    held.task.cancel()
-
-    async def _wind_down(self, group: asyncio.TaskGroup) -> None:
-        giving_back = group.create_task(self._give_back_unanswered())
-        if not await self._until(lambda: not self._running(), lambda: self._stop_by_ms):
             for held in self._running():
                 assert held.task is not None
-                held.task.cancel("the worker stops")
+                held.task.cancel()
+            for served in self._served.values():
+                served.executors.close()
+
+    async def _take_in(self, intake: Intake) -> None:
+        try:
+            await intake.run()
+        except (NotFound, InvalidRequest) as error:
+            self._fatal = error
+            self._ask_to_stop(GRACE_MS)
+
+    async def _wind_down(self, group: asyncio.TaskGroup) -> None:
+        giving_back = []
+        for intake in self._intakes():
+            intake.give_back_waiting()
+            giving_back.append(group.create_task(intake.give_back_unanswered()))
+        if not await self._until(lambda: not self._running(), lambda: self._stop_by_ms):
+            for held in self._running():
+                held.context.stop()
+                held.interrupt("the worker stops")
             patient_by_ms = now_ms() + CANCEL_GRACE_MS
             if not await self._until(lambda: not self._running(), lambda: patient_by_ms):
-                log.warning("%d handlers ignore their cancellation", len(self._running()))
-        await giving_back
+                log.warning("%d handlers do not end: they are left", len(self._running()))
+        await asyncio.wait(giving_back)
         report_by_ms = now_ms() + REPORT_GRACE_MS
-        if not await self._until(lambda: not self._unreported(), lambda: report_by_ms):
-            log.warning("%d reports stay unanswered", self._unreported())
+        if not await self._until(lambda: not self._runs.unreported, lambda: report_by_ms):
+            log.warning("%d reports stay unanswered", self._runs.unreported)
 
-    def _unreported(self) -> int:
-        return len(self._completions) + len(self._failures) + len(self._releases)
+    def _intakes(self) -> list[Intake]:
+        return [served.intake for served in self._served.values()]
 
     def _running(self) -> list[Held]:
-        return [held for held in self._slots.values() if held.running]
+        slots = (intake.slots.values() for intake in self._intakes())
+        return [held for held in (held for each in slots for held in each) if held.running]
 
     async def _until(
         self, true: Callable[[], bool], by_ms: Callable[[], int | None] = lambda: None
@@ -236,176 +306,22 @@ class Worker:
                     await self._changed.wait()
         return True
 
-    # --- claims ------------------------------------------------------------------------------
-
-    async def _claim_for_ever(self) -> None:
-        failures = 0
-        while True:
-            await self._until(lambda: len(self._slots) < self._concurrency)
-            try:
-                await self._claim()
-                failures = 0
-            except (NotFound, InvalidRequest) as error:
-                self._fatal = error
-                self._ask_to_stop(GRACE_MS)
-                return
-            except TimeballError as error:
-                log.warning("no claim was answered: %s", error)
-                await asyncio.sleep(Backoff().draw_ms(failures, self.client.rng) / 1_000)
-                failures += 1
-
-    async def _claim(self) -> None:
-        free = min(self._concurrency - len(self._slots), MAX_BATCH)
-        sent_ms = now_ms()
-        self._unanswered = (self.client.new_request_id(), free)
-        # Repeated for one lease at most: what an early attempt was granted has ended by then.
-        patience_ms = self._lease_ms - self._wait_ms
-        claimed = await self._ask(*self._unanswered, self._wait_ms, patience_ms)
-        self._unanswered = None
-        self.counts["claimed"] += len(claimed.executions)
-        for surplus in claimed.executions[free:]:
-            self._give_back(surplus)
-        fresh = [Held(delivery, sent_ms) for delivery in claimed.executions[:free]]
-        if late := [held for held in fresh if held.deadline_ms <= now_ms()]:
-            confirmed = await self._keeper.confirm(late)
-            fresh = [held for held in fresh if held not in late or held in confirmed]
-        for held in fresh:
-            self._begin(held)
-
-    async def _ask(self, request_id: str, free: int, wait_ms: int, timeout_ms: int) -> Claimed:
-        """Claim; a repeat under the same request id is answered as the first was."""
-        return await self.client.claim(
-            worker=self.name,
-            queue=self.queue,
-            max_executions=free,
-            wait_ms=wait_ms,
-            lease_ms=self._lease_ms,
-            request_id=request_id,
-            timeout_ms=timeout_ms,
-        )
-
-    async def _give_back_unanswered(self) -> None:
-        """Release what the cancelled poll may have been granted (LEAS-05).
-
-        A node that sees the connection go releases by itself; but the answer may have been
-        written already. The same request id tells what is held under it.
-        """
-        if self._unanswered is None:
-            return
-        try:
-            claimed = await self._ask(*self._unanswered, 0, GIVE_BACK_MS)
-        except TimeballError as error:
-            log.warning("what the last claim was granted is left to expire: %s", error)
-            return
-        for delivery in claimed.executions:
-            self._give_back(delivery)
-
-    def _give_back(self, delivery: Delivery) -> None:
-        held = Held(delivery, now_ms())
-        self._releases.put(held, held.hold)
-
-    def _begin(self, held: Held) -> None:
-        held.started_ms = self._wall_clock_ms()
-        held.task = asyncio.create_task(self._handler(held.context))
-        held.task.add_done_callback(partial(self._handled, held))
-        self._slots[held.hold.token] = held
-        self._keeper.keep(held)
-
-    # --- outcomes ----------------------------------------------------------------------------
+    # --- leases ------------------------------------------------------------------------------
 
     def _lose(self, held: Held, why: str) -> None:
         held.context.lose(why)
-        if held.running:
-            assert held.task is not None
-            held.task.cancel("the lease was lost")
-
-    def _handled(self, held: Held, task: asyncio.Task[object]) -> None:
-        error = None if task.cancelled() else task.exception()
-        self._changed.set()
-        if held.context.error is not None:
-            log.warning("lease lost: %s", held.context.error)
+        if self._served[held.queue].intake.withdraw(held):
+            log.warning("lease lost before its turn: %s", held.context.error)
             self.counts["lost"] += 1
-            self._free(held)
-        elif task.cancelled() and (held.context.cancelled.is_set() or self._stopping):
-            self._releases.put(held, held.hold)
-        elif task.cancelled():
-            self._fail(held, asyncio.CancelledError("the handler cancelled itself"))
-        elif error is not None:
-            self._fail(held, error)
-        else:
-            self._complete(held, task.result())
+        held.interrupt("the lease was lost")
 
-    def _complete(self, held: Held, result: object) -> None:
-        try:
-            encoded = encode_request(result)
-        except InvalidRequest as error:
-            self._fail(held, TypeError(f"the handler's result: {error}"))
-            return
-        if len(encoded) > MAX_PAYLOAD_BYTES:
-            size = f"{len(encoded)} bytes, at most {MAX_PAYLOAD_BYTES}"
-            self._fail(held, ValueError(f"the handler's result has {size}"))
-            return
-        success = Success(
-            execution_id=held.hold.execution_id,
-            token=held.hold.token,
-            result=msgspec.Raw(encoded),
-            started_ms=held.started_ms,
-        )
-        self._completions.put(held, success)
-
-    def _fail(self, held: Held, error: BaseException) -> None:
-        log.info("%s failed", held.hold.execution_id, exc_info=error)
-        failure = Failure(
-            execution_id=held.hold.execution_id,
-            token=held.hold.token,
-            error_type=type(error).__qualname__[:MAX_ERROR_TYPE],
-            message=_message(error),
-            retry_after_ms=error.after_ms if isinstance(error, RetryLater) else None,
-            non_retryable=isinstance(error, NonRetryable),
-            started_ms=held.started_ms,
-            backtrace=backtrace_of(error),
-        )
-        self._failures.put(held, failure)
-
-    def _completed(self, held: Held, answer: Report | TimeballError) -> None:
-        if isinstance(answer, TimeballError):
-            self._fail(held, answer)
-        else:
-            self._settled("completed", held, answer)
-
-    def _failed(self, held: Held, answer: Report | TimeballError) -> None:
-        self._settled("failed", held, answer)
-
-    def _released(self, held: Held, answer: Report | TimeballError) -> None:
-        self._settled("released", held, answer)
-
-    def _settled(self, what: str, held: Held, answer: Report | TimeballError) -> None:
-        """Count a report's answer. "finished" and "unknown" mean that it ended before: fine."""
-        if isinstance(answer, TimeballError):
-            log.error("a report was refused, its lease is left to expire: %s", answer)
-            self.counts["refused"] += 1
-        elif answer.verdict == "stale":
-            log.warning("%s was granted anew: its report counts no more", answer.execution_id)
-            self.counts["refused"] += 1
-        else:
-            self.counts[what] += 1
-        self._free(held)
+    def _cancel(self, held: Held) -> None:
+        held.context.cancel()
+        if self._served[held.queue].intake.withdraw(held):
+            self._runs.give_back(held)
+        held.interrupt("the job was cancelled")
 
     def _free(self, held: Held) -> None:
         self._keeper.drop(held)
-        self._slots.pop(held.hold.token, None)
+        self._served[held.queue].intake.free(held)
         self._changed.set()
-
-
-def _message(error: BaseException) -> str:
-    """Render an exception's message for the wire: never raising, clipped, valid UTF-8."""
-    text = "".join(traceback.format_exception_only(error)).strip()
-    module = type(error).__module__
-    kind = type(error).__qualname__
-    for prefix in (f"{module}.{kind}", kind):
-        if text.startswith(prefix):
-            text = text[len(prefix) :].removeprefix(":").strip()
-            break
-    if len(text) > MAX_ERROR_MESSAGE:
-        text = text[: MAX_ERROR_MESSAGE - 1] + "…"
-    return text.encode("utf-8", "replace").decode()

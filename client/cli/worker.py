@@ -15,8 +15,9 @@ from timeball.client.cli.asking import nodes_of, one_line, refuse_bytes, url_opt
 from timeball.client.cli.durations import DURATION
 from timeball.client.client import Client
 from timeball.client.errors import TimeballError
+from timeball.client.handlers import Handler
 from timeball.client.runners import CommandRunner, WebhookRunner
-from timeball.client.worker import Handler, Worker
+from timeball.client.worker import Worker
 
 LEASE_MS = (500, 3_600_000)
 """What the cluster grants."""

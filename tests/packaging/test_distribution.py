@@ -53,12 +53,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a clean environment that holds the distribution and the server extra."""
+    """The Python of a clean environment with the distribution and the extras of its modules."""
     home = tmp_path_factory.mktemp("clean")
     assert run(sys.executable, "-m", "venv", home / "venv", cwd=home).returncode == 0
     python = home / "venv" / "bin" / "python"
     install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    done = run(python, *install, f"{built}[server]", cwd=home)
+    done = run(python, *install, f"{built}[otel,server]", cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr
     return python
 
@@ -90,6 +90,22 @@ def test_the_installed_command_runs(installed: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for command in ("server", "dev", "demo", "job", "execution"):
         assert command in done.stdout
+
+
+@pytest.mark.timeout(420)
+def test_a_users_program_is_type_checked_against_the_installed_package(
+    installed: Path, tmp_path: Path
+) -> None:
+    """py.typed is in the wheel, and mypy --strict sees what is right and what is wrong."""
+    program = tmp_path / "program.py"
+    text = Path(__file__).with_name("user_program.txt").read_text("utf-8")
+    program.write_text(text, "utf-8")
+    check = ("-m", "mypy", "--strict", "--python-executable", installed, program)
+    done = run(sys.executable, *check, cwd=tmp_path)
+    told = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
+    wanted = {n for n, line in enumerate(text.splitlines(), 1) if line.endswith("# error")}
+    assert told == wanted, done.stdout
+    assert len(wanted) == 5
 
 
 @pytest.mark.timeout(420)

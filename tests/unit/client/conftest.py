@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from aiohttp import web
+
+sys.path.insert(0, str(Path(__file__).parent))  # for handlers that run in processes
 
 
 class VirtualSelector(selectors.DefaultSelector):

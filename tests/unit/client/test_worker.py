@@ -563,12 +563,26 @@ def test_a_queue_that_is_not_served_ends_the_worker(kit) -> None:
     kit.run(scenario())
 
 
-def test_a_handler_must_be_asynchronous_and_slots_bounded(kit) -> None:
+def test_what_can_not_work_is_refused(kit) -> None:
     async def scenario() -> None:
         async with Client() as client:
-            with pytest.raises(TypeError, match="async"):
-                Worker(client, "q", print)
-            with pytest.raises(ValueError, match="concurrency"):
-                Worker(client, "q", endless, concurrency=0)
+            refused = [
+                (TypeError, "function of one", {"handler": "send"}),
+                (TypeError, "async function", {"handler": endless, "run_in": "thread"}),
+                (TypeError, "plain function", {"handler": print, "run_in": "loop"}),
+                (TypeError, "import", {"handler": lambda context: 1, "run_in": "process"}),
+                (ValueError, "run_in", {"handler": print, "run_in": "fiber"}),
+                (ValueError, "concurrency", {"handler": endless, "concurrency": 0}),
+                (ValueError, "prefetch", {"handler": endless, "prefetch": -1}),
+            ]
+            for kind, says, options in refused:
+                with pytest.raises(kind, match=says):
+                    Worker(client, "q", **options)
+            with pytest.raises(TypeError, match="together"):
+                Worker(client, "q")
+            with pytest.raises(ValueError, match="'q' has a handler"):
+                Worker(client, "q", endless).serve("q", endless)
+            with pytest.raises(RuntimeError, match="at least one queue"):
+                Worker(client).start()
 
     kit.run(scenario())
