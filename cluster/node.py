@@ -32,6 +32,7 @@ from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
+from timeball.cluster.http.openapi import Description
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.http.services import Services
 from timeball.cluster.levels import LevelKeeper, objection_at
@@ -333,6 +334,7 @@ class Node(Observer):
             Claims(services),
             DeadLetters(services),
             ClusterReports(services, self.metrics.registry),
+            Description(),
         )
         return Application(
             [route for noun in nouns for route in noun.routes()],

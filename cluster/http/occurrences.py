@@ -40,11 +40,7 @@ _DONE: dict[TriggerStatus, Literal["created", "duplicate", "skipped"]] = {
 }
 
 
-class _Nothing(messages.Request, frozen=True):
-    """A body that says nothing."""
-
-
-_nothing = BodyDecoder(_Nothing, _Nothing())
+_trigger = BodyDecoder(messages.TriggerRequest, messages.TriggerRequest())
 _backfill = BodyDecoder(messages.BackfillRequest)
 
 
@@ -69,7 +65,7 @@ class Occurrences:
         self._services.require_room()
         read_query(request.query, ())
         refuse_conditions(request)
-        _nothing.decode(request.body, request.body_form)
+        _trigger.decode(request.body, request.body_form)
         request_id = read_header(request, REQUEST_ID, 64)
         job_id = read_job_id(request)
         operation = operations.TriggerJob(job_id, request_id)

@@ -43,7 +43,9 @@ def read_query(query: str, known: Collection[str]) -> dict[str, str]:
     for name, value in pairs:
         if name not in known:
             expected = ", ".join(sorted(known)) or "none"
-            raise InvalidRequest.at(name[:100], f"unknown query parameter; known are: {expected}")
+            raise InvalidRequest.at(
+                name[:100] or "query", f"unknown query parameter; known are: {expected}"
+            )
         if name in found:
             raise InvalidRequest.at(name, "given more than once")
         found[name] = value

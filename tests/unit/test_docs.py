@@ -15,6 +15,7 @@ from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
+from timeball.cluster.http.openapi import Description
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -33,6 +34,7 @@ def test_the_protocol_names_every_route_and_no_other() -> None:
         Claims(NOTHING),
         DeadLetters(NOTHING),
         ClusterReports(NOTHING, NOTHING),
+        Description(),
     )
     served = {f"{route.method} {route.pattern}" for noun in nouns for route in noun.routes()}
     assert set(re.findall(r"`((?:GET|POST|PUT|PATCH|DELETE) /[^`?]*)`", PROTOCOL)) == served
