@@ -7,13 +7,14 @@ from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.memory import KeyRecord, RequestRecord
 from timeball.cluster.state.operations import (
     DEFAULT_POLICY,
+    NO_OPTIONS,
     CancelJobs,
     CreateJobs,
     NewJob,
     RetryPolicy,
 )
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
-from timeball.cluster.state.soundness import is_sound_policy, is_sound_timetable
+from timeball.cluster.state.soundness import is_sound_options, is_sound_policy, is_sound_timetable
 from timeball.cluster.state.store import NO_EXECUTIONS, Store
 from timeball.cluster.state.transitions import Event
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
@@ -94,6 +95,7 @@ def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int, na
         new.timeout_ms,
         new.idempotency_key,
         NO_EXECUTIONS if timetable is None else {},
+        options=new.options or NO_OPTIONS,
     )
     if timetable is not None:
         # Times before the job was there are past, also such as would be due, by jitter, after it.
@@ -131,6 +133,7 @@ def _within_limits(new: NewJob) -> bool:
         and (not new.partition_key or len(new.partition_key) <= limits.MAX_KEY_CHARS)
         and (not new.idempotency_key or len(new.idempotency_key) <= limits.MAX_KEY_CHARS)
         and (not new.fingerprint or len(new.fingerprint) <= limits.MAX_FINGERPRINT_BYTES)
+        and (new.options is None or is_sound_options(new.options))
         and (new.timetable is None or is_sound_timetable(new.timetable))
     )
 

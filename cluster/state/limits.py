@@ -34,6 +34,9 @@ MAX_DELAYS = 50
 """Delays that a retry policy lists."""
 MAX_NON_RETRYABLE_ERRORS = 16
 """Error types that a retry policy names."""
+MAX_TAGS = 16
+"""Tags of a job, and as many that its workers must offer."""
+MAX_TAG_CHARS = 64
 MAX_OCCURRENCES_PER_ADVANCE = 1_000
 MAX_SETTING = 10**12
 MAX_RULES = 16

@@ -137,6 +137,26 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pause_on_failure: bool = False
 
 
+class Options(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What few jobs ask for, beside their queue, about when and to whom they are handed out.
+
+    Of the jobs of a queue that have the same `concurrency_key` only so many are leased at a time
+    (see the queue's settings). A claim must offer all that is in `requires`. No attempt begins
+    at or after `expires_ms` (epoch ms), or `expires_after_ms` after the nominal time; 0: no
+    bound. `tags` are for finding jobs. Both tuples are sorted and hold nothing twice.
+    """
+
+    concurrency_key: str = ""
+    requires: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    expires_ms: int = 0
+    expires_after_ms: int = 0
+
+
+NO_OPTIONS: Final = Options()
+"""What most jobs have: one object for all of them, on every path into the state."""
+
+
 class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One job to create.
 
@@ -144,7 +164,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     that is 0, the entry's log-time plus `delay_ms`. `timetable` is None for a one-shot
     job. `retry` is None for the policy of `RetryPolicy()`, which most jobs have: it is neither
     carried nor compared for each. `idempotency_key` is "" for none; `fingerprint` identifies
-    the request behind it.
+    the request behind it. `options` is None for `NO_OPTIONS`.
     """
 
     queue: str
@@ -158,6 +178,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     timeout_ms: int = 0
     idempotency_key: str = ""
     fingerprint: bytes = b""
+    options: Options | None = None
 
 
 class CreateJobs(Operation, frozen=True, tag=1):

@@ -15,7 +15,7 @@ import msgspec
 
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.limits import MAX_TIME_MS
-from timeball.cluster.state.operations import Fate, RetryPolicy, Timetable
+from timeball.cluster.state.operations import NO_OPTIONS, Fate, Options, RetryPolicy, Timetable
 
 
 class JobState(enum.IntEnum):
@@ -197,6 +197,7 @@ class Job(msgspec.Struct, eq=False, gc=False, weakref=False):
     state: JobState = JobState.ACTIVE
     version: int = 1
     """Counts the definitions that it has had."""
+    options: Options = NO_OPTIONS
 
     @property
     def timetable(self) -> Timetable | None:

@@ -11,7 +11,12 @@ import msgspec
 from timeball.cluster.state import limits
 from timeball.cluster.state.jobs import shared_policy
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
-from timeball.cluster.state.operations import FIRST_LEVEL, NUMBERED_PER_ENTRY, RetryPolicy
+from timeball.cluster.state.operations import (
+    FIRST_LEVEL,
+    NO_OPTIONS,
+    NUMBERED_PER_ENTRY,
+    RetryPolicy,
+)
 from timeball.cluster.state.records import (
     Counters,
     Execution,
@@ -42,6 +47,7 @@ from timeball.cluster.state.snapshot import (
     JobRecord,
     QueueTotals,
 )
+from timeball.cluster.state.soundness import is_sound_options
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
 from timeball.cluster.state.transitions import TERMINAL
 
@@ -238,6 +244,8 @@ class Loader:
             if not recurrence.ended and record.state is not JobState.ACTIVE:
                 _refuse(f"job {record.id} has ended, and its timetable has not")
         self._check_time(record.created_ms)
+        if record.options is not None and not is_sound_options(record.options):
+            _refuse(f"job {record.id} has no sound options")
         if record.version < 1:
             _refuse(f"job {record.id} has no version {record.version}")
         self._last_job = record.id
@@ -255,6 +263,7 @@ class Loader:
             None if recurrence is None else Recurrence(**msgspec.structs.asdict(recurrence)),
             record.state,
             record.version,
+            record.options or NO_OPTIONS,
         )
         self._store.add_job(job)
         if execution is not None:

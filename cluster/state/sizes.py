@@ -124,6 +124,9 @@ def _advance_bytes(item: Advance) -> int:
 
 def _job_bytes(job: NewJob) -> int:
     texts = len(job.partition_key) + len(job.idempotency_key)
+    if job.options is not None:
+        texts += len(job.options.concurrency_key)
+        texts += sum(1 + len(tag) for tag in (*job.options.requires, *job.options.tags))
     size = _JOB + len(job.payload) + texts * _CHARACTER + _policy_bytes(job.retry)
     return size if job.timetable is None else size + _timetable_bytes(job.timetable)
 

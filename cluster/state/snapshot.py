@@ -27,9 +27,11 @@ import msgspec
 from timeball.cluster.state.operations import (
     DEFAULT_POLICY,
     FIRST_LEVEL,
+    NO_OPTIONS,
     NUMBERED_PER_ENTRY,
     ClusterSettings,
     Fate,
+    Options,
     RetryPolicy,
     Timetable,
 )
@@ -45,7 +47,7 @@ from timeball.cluster.state.records import (
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
 
 MAGIC = "timeball-state"
-VERSION = 4
+VERSION = 5
 RECORDS_PER_CHUNK = 250
 BYTES_PER_CHUNK = 262_144
 """A chunk ends with the record that reaches either; a node pauses for one chunk at a time."""
@@ -142,6 +144,8 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     idempotency_key: str
     state: JobState
     version: int
+    options: Options | None
+    """None for none, which most have."""
     recurrence: RecurrenceRecord | None
     execution: ExecutionRecord | None
 
@@ -186,6 +190,7 @@ def _job_record(job: Job) -> bytes:
             job.idempotency_key,
             job.state,
             job.version,
+            None if job.options is NO_OPTIONS else job.options,
             None if recurrence is None else _recurrence_fields(recurrence),
             None if isinstance(executions, dict) else _execution_fields(executions),
         )

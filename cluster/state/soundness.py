@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from timeball.cluster.state import limits
 from timeball.cluster.state.operations import (
     BACKOFFS,
@@ -11,6 +13,7 @@ from timeball.cluster.state.operations import (
     Cron,
     Dates,
     Every,
+    Options,
     RetryPolicy,
     Timetable,
     Window,
@@ -31,6 +34,25 @@ def is_sound_policy(retry: RetryPolicy) -> bool:
         and all(0 <= delay_ms <= limits.MAX_DURATION_MS for delay_ms in retry.delays_ms)
         and len(retry.non_retryable_errors) <= limits.MAX_NON_RETRYABLE_ERRORS
         and all(0 < len(name) <= limits.MAX_ERROR_TYPE_CHARS for name in retry.non_retryable_errors)
+    )
+
+
+def is_sound_options(options: Options) -> bool:
+    """What few jobs ask for."""
+    return (
+        len(options.concurrency_key) <= limits.MAX_KEY_CHARS
+        and _are_tags(options.requires)
+        and _are_tags(options.tags)
+        and 0 <= options.expires_ms <= limits.MAX_TIME_MS
+        and 0 <= options.expires_after_ms <= limits.MAX_DURATION_MS
+    )
+
+
+def _are_tags(tags: tuple[str, ...]) -> bool:
+    return (
+        len(tags) <= limits.MAX_TAGS
+        and all(0 < len(tag) <= limits.MAX_TAG_CHARS for tag in tags)
+        and all(one < other for one, other in itertools.pairwise(tags))
     )
 
 

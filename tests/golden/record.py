@@ -41,6 +41,7 @@ from timeball.cluster.state.operations import (
     Fate,
     Lead,
     NewJob,
+    Options,
     ParkTimetables,
     PauseJob,
     PurgeDead,
@@ -80,6 +81,11 @@ SETTINGS = ClusterSettings(
     keep_dead_bytes=9_000,
     catch_up_per_s=1,
 )
+OPTIONS = [
+    Options("tenant-1"),
+    Options(requires=("gpu", "linux"), tags=("é",)),
+    Options(expires_ms=4_000_000_000_000, expires_after_ms=86_400_000),
+]
 POLICIES = [
     None,
     RetryPolicy(1),
@@ -228,6 +234,7 @@ class Recorder:
             timeout_ms=rng.choice([0, 9_000]),
             idempotency_key=rng.choice(["", "", f"k{rng.randrange(60)}"]),
             fingerprint=rng.choice([b"f", b"g"]),
+            options=rng.choice([None, None, *OPTIONS]),
         )
 
     def holds(self) -> list[tuple[int, int, int]]:

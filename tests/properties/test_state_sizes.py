@@ -49,6 +49,8 @@ RETRY = st.builds(
     st.lists(NUMBERS, max_size=50).map(tuple),
     st.lists(st.text("aé😀", max_size=200), max_size=16).map(tuple),
 )
+TAGS = st.lists(st.text("aé😀", max_size=64), max_size=16).map(tuple)
+OPTIONS = st.builds(ops.Options, KEY, TAGS, TAGS, NUMBERS, NUMBERS)
 NEW_JOB = st.builds(
     ops.NewJob,
     queue=st.text("ab", max_size=64),
@@ -60,6 +62,7 @@ NEW_JOB = st.builds(
     timeout_ms=NUMBERS,
     idempotency_key=KEY,
     fingerprint=st.binary(max_size=64),
+    options=st.none() | OPTIONS,
 )
 FATE = st.builds(ops.Fate, NUMBERS, NUMBERS, NUMBERS, st.integers(0, 3), NAME)
 OPERATIONS = st.one_of(
