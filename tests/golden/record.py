@@ -50,6 +50,7 @@ from timeball.cluster.state.operations import (
     RaiseLevel,
     Release,
     Replay,
+    ReportProgress,
     ResumeJob,
     RetryPolicy,
     Start,
@@ -66,7 +67,7 @@ from timeball.wheel import TimeBuckets
 
 HERE = Path(__file__).parent
 EPOCH_MS = 1_764_480_000_000
-ENTRIES = 600
+ENTRIES = 800
 SETTINGS = ClusterSettings(
     keep_finished=40,
     keep_finished_ms=60_000,
@@ -156,7 +157,7 @@ class Recorder:
 
     def operation(self, index: int) -> AnyOperation:
         rng = self.rng
-        match rng.randrange(31):
+        match rng.randrange(32):
             case 0 | 1 | 2 | 3 | 4:
                 jobs = [self.job() for _ in range(rng.randint(0, 4))]
                 return CreateJobs(rng.choice(["", f"r{rng.randrange(200)}"]), jobs)
@@ -183,9 +184,11 @@ class Recorder:
                 return AdvanceTimetables(list(self.advances()))
             case 22:
                 letters = self.letters()
-                return Replay(letters) if rng.random() < 0.7 else PurgeDead(letters)
+                return Replay(letters) if rng.random() < 0.5 else PurgeDead(letters)
             case 23 | 24 | 25 | 26 | 27 | 28:
                 return self.change()
+            case 29:
+                return ReportProgress([(*hold, blob(rng, 1, 9, 900)) for hold in self.holds()])
             case _:
                 if rng.random() < 0.2:
                     return RaiseLevel(7, FIRST_LEVEL)  # does nothing: it is at no such level
@@ -244,7 +247,7 @@ class Recorder:
             partition_key=rng.choice(["", "tenant-1"]),
             retry=rng.choice(POLICIES),
             timeout_ms=rng.choice([0, 9_000]),
-            idempotency_key=rng.choice(["", "", f"k{rng.randrange(60)}"]),
+            idempotency_key=rng.choice(["", "", f"k{rng.randrange(25)}"]),
             fingerprint=rng.choice([b"f", b"g"]),
             options=rng.choice([None, None, *OPTIONS]),
             key_rule=rng.choice([None, None, *KEY_RULES]),
