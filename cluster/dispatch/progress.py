@@ -87,8 +87,7 @@ class ProgressReports:
         if progress is None:
             return False
         execution = self._holder(name)
-        attempts = None if execution is None else execution.attempts
-        if attempts is not None and attempts[-1].progress != progress:
+        if execution is not None and execution.latest.progress != progress:
             return True
         del self._latest[name]
         return False
