@@ -72,6 +72,11 @@ class Options(TypedDict, total=False):
     retry: Retry | None
     timeout_ms: int | None
     idempotency_key: str | None
+    concurrency_key: str
+    requires: Sequence[str]
+    tags: Sequence[str]
+    expires_at: str | int | None
+    expires_after_ms: int | None
 
 
 class Task(Generic[P, R]):

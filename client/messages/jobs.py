@@ -17,11 +17,16 @@ from timeball.client.messages.fields import (
     Request,
     RequestId,
 )
+from timeball.client.messages.options import JobOptions
 from timeball.client.messages.schedules import Retry, Schedule
 
 
-class NewJob(Request, frozen=True):
-    """A job to create. Without a schedule it is due at once."""
+class NewJob(JobOptions, frozen=True, omit_defaults=True):
+    """A job to create. Without a schedule it is due at once.
+
+    `expires_at` is for a job that runs once: an ISO 8601 instant with an offset, or epoch
+    milliseconds. With `expires_after_ms` too, the earlier of both counts.
+    """
 
     queue: NamedQueue = "default"
     payload: Any = None
@@ -31,6 +36,7 @@ class NewJob(Request, frozen=True):
     retry: Retry = Retry()
     timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
     idempotency_key: Key | None = None
+    expires_at: str | int | None = None
 
 
 class NewJobs(Request, frozen=True):
@@ -99,6 +105,11 @@ class JobView(Answer, frozen=True):
     version: int
     """Counts the definitions that it has had; the `ETag` of the job."""
     timetable: TimetableView | None
+    concurrency_key: str = ""
+    requires: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    expires_at: str | None = None
+    expires_after_ms: int | None = None
 
 
 class JobList(Answer, frozen=True):

@@ -30,6 +30,7 @@ from timeball.cluster.http.paging import (
     read_limit,
     read_query,
     read_queue,
+    read_tag,
     write_cursor,
 )
 from timeball.cluster.http.preconditions import etag_of, named_etag_of, refuse_conditions
@@ -193,10 +194,13 @@ class Jobs:
     async def list_page(self, request: Request) -> Answered:
         """A page of jobs."""
         services = self._services
-        parameters = read_query(request.query, (*FRESHNESS, "queue", "state", "limit", "cursor"))
+        parameters = read_query(
+            request.query, (*FRESHNESS, "queue", "state", "tag", "limit", "cursor")
+        )
         limit = read_limit(parameters)
         queue = read_queue(parameters)
         state = read_choice(parameters, "state", JOB_STATES)
+        tag = read_tag(parameters)
         after = read_cursor(parameters, "jobs", 1)
         await services.wait_until_fresh(parameters)
         services.require_known_queue(queue)
@@ -205,6 +209,7 @@ class Jobs:
             limit=limit,
             queue=queue,
             state=JOB_STATES[state] if state else None,
+            tag=tag,
         )
         jobs = page.items[: fitting(len(job.payload) for job in page.items)]
         following = page.next_after if len(jobs) == len(page.items) else jobs[-1].id

@@ -63,7 +63,8 @@ def conflict_at(field: str, detail: str) -> Conflict:
 
 
 def _fixed(job: Job | None) -> Conflict:
-    stays = "the queue and the partition key of a job stay: cancel it, and put it anew"
+    stays = "the queue, partition key and concurrency key of a job stay: cancel it, and put it anew"
     if job is None:
         return Conflict(stays)
-    return conflict_at("queue", f"{stays}; it is {job.queue!r}, with {job.partition_key!r}")
+    keys = f"{job.partition_key!r} and {job.options.concurrency_key!r}"
+    return conflict_at("queue", f"{stays}; it is {job.queue!r}, with {keys}")

@@ -11,8 +11,10 @@ from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.jobs import create, shared_policy
 from timeball.cluster.state.operations import (
     DEFAULT_POLICY,
+    NO_OPTIONS,
     Change,
     NewJob,
+    Options,
     PutJob,
     Timetable,
     UpdateJob,
@@ -25,7 +27,7 @@ from timeball.cluster.state.records import (
     JobState,
     Recurrence,
 )
-from timeball.cluster.state.soundness import is_sound_timetable
+from timeball.cluster.state.soundness import is_sound_options, is_sound_timetable
 from timeball.cluster.state.store import Store
 from timeball.cluster.state.timetables import find_timetable, stand_at_present
 from timeball.cluster.state.transitions import TERMINAL
@@ -57,10 +59,23 @@ def put_job(store: Store, operation: PutJob) -> Changed:
     assert job is named
     if operation.only_new:
         return Changed(ChangeStatus.OTHER_VERSION, job.id, job.version)
-    if (new.queue, new.partition_key) != (job.queue, job.partition_key):
+    options = new.options or NO_OPTIONS
+    if (new.queue, new.partition_key, options.concurrency_key) != (
+        job.queue,
+        job.partition_key,
+        job.options.concurrency_key,
+    ):
         return Changed(ChangeStatus.FIXED, job.id, job.version)
     change = Change(
-        new.payload, new.retry or DEFAULT_POLICY, new.priority, new.timeout_ms, new.timetable
+        new.payload,
+        new.retry or DEFAULT_POLICY,
+        new.priority,
+        new.timeout_ms,
+        new.timetable,
+        requires=options.requires,
+        tags=options.tags,
+        expires_ms=options.expires_ms,
+        expires_after_ms=options.expires_after_ms,
     )
     return _change(store, job, change)
 
@@ -74,13 +89,13 @@ def _create(store: Store, new: NewJob, name: str) -> Changed:
 
 
 def _change(store: Store, job: Job, change: Change) -> Changed:
-    definition = _definition(store, job, change)
-    if definition is None:
+    definition, options = _definition(store, job, change), _options(job, change)
+    if definition is None or options is None:
         return Changed(ChangeStatus.INVALID, job.id, job.version)
     if job.recurrence is None:
-        status = _change_once(store, job, change, definition)
+        status = _change_once(store, job, change, definition, options)
     else:
-        status = _change_recurring(store, job, change, definition)
+        status = _change_recurring(store, job, change, definition, options)
     return Changed(status, job.id, job.version)
 
 
@@ -103,7 +118,26 @@ def _definition(store: Store, job: Job, change: Change) -> Definition | None:
     return Definition(job.version + 1, payload, retry, priority, timeout_ms)
 
 
-def _change_once(store: Store, job: Job, change: Change, definition: Definition) -> ChangeStatus:
+def _options(job: Job, change: Change) -> Options | None:
+    """What the job is to ask for; None if that is beyond the limits."""
+    before = job.options
+    options = Options(
+        before.concurrency_key,
+        before.requires if change.requires is None else change.requires,
+        before.tags if change.tags is None else change.tags,
+        before.expires_ms if change.expires_ms < 0 else change.expires_ms,
+        before.expires_after_ms if change.expires_after_ms < 0 else change.expires_after_ms,
+    )
+    if options == before:
+        return before
+    if options == NO_OPTIONS:
+        return NO_OPTIONS
+    return options if is_sound_options(options) else None
+
+
+def _change_once(
+    store: Store, job: Job, change: Change, definition: Definition, options: Options
+) -> ChangeStatus:
     execution = job.executions
     assert isinstance(execution, Execution)
     if change.timetable is not None:
@@ -115,19 +149,23 @@ def _change_once(store: Store, job: Job, change: Change, definition: Definition)
     nominal_ms = change.first_ms or execution.nominal_ms
     if change.delay_ms >= 0:
         nominal_ms = min(store.log_time_ms + change.delay_ms, limits.MAX_TIME_MS)
-    if nominal_ms == execution.nominal_ms and not _differs(job, definition):
+    if (
+        nominal_ms == execution.nominal_ms
+        and options == job.options
+        and not _differs(job, definition)
+    ):
         return ChangeStatus.UNCHANGED
     store.will_change(execution)
     store.pending.discard(execution.due_ms, execution)
     execution.nominal_ms = execution.due_ms = nominal_ms
     store.pending.add(nominal_ms, execution)
     store.touched.append(execution)
-    _define(job, definition)
+    _define(job, definition, options)
     return ChangeStatus.CHANGED
 
 
 def _change_recurring(
-    store: Store, job: Job, change: Change, definition: Definition
+    store: Store, job: Job, change: Change, definition: Definition, options: Options
 ) -> ChangeStatus:
     recurrence = find_timetable(job)
     if isinstance(recurrence, ChangeStatus):
@@ -137,11 +175,11 @@ def _change_recurring(
     timetable = recurrence.timetable if change.timetable is None else change.timetable
     replanned = timetable != recurrence.timetable
     redefined = _differs(job, definition)
-    if not (replanned or redefined or recurrence.parked):
+    if not (replanned or redefined or options != job.options or recurrence.parked):
         return ChangeStatus.UNCHANGED
     if redefined:
         _keep_what_began(store, job, recurrence, definition)
-    _define(job, definition)
+    _define(job, definition, options)
     store.unplan(job)
     if replanned:
         _replan(store, job, recurrence, timetable)
@@ -186,9 +224,10 @@ def _differs(job: Job, definition: Definition) -> bool:
     )
 
 
-def _define(job: Job, definition: Definition) -> None:
+def _define(job: Job, definition: Definition, options: Options) -> None:
     job.version = definition.version
     job.payload = definition.payload
     job.retry = definition.retry
     job.priority = definition.priority
     job.timeout_ms = definition.timeout_ms
+    job.options = options

@@ -261,9 +261,10 @@ class StateMachine:
         limit: int = 100,
         queue: str | None = None,
         state: JobState | None = None,
+        tag: str | None = None,
     ) -> listing.Page[Job, int]:
         """Jobs, newest first, beyond the cursor `after`."""
-        return listing.list_jobs(self._store, after, limit, queue, state)
+        return listing.list_jobs(self._store, after, limit, queue, state, tag)
 
     def list_executions(
         self,
@@ -272,9 +273,10 @@ class StateMachine:
         limit: int = 100,
         queue: str | None = None,
         state: ExecutionState | None = None,
+        tag: str | None = None,
     ) -> listing.Page[Execution, tuple[int, int]]:
         """Executions, those of the newest jobs first, then by falling nominal time."""
-        return listing.list_executions(self._store, after, limit, queue, state)
+        return listing.list_executions(self._store, after, limit, queue, state, tag)
 
     def list_dead(
         self,
