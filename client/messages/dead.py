@@ -26,10 +26,10 @@ class Replay(Request, frozen=True):
 
 
 class Replayed(Answer, frozen=True):
-    """What a replay did to one execution."""
+    """What a replay did to one execution; nothing if it has expired, or is not dead."""
 
     execution_id: str
-    status: Literal["replayed", "not_dead", "unknown"]
+    status: Literal["replayed", "expired", "not_dead", "unknown"]
 
 
 class ReplayAnswers(Answer, frozen=True):
@@ -78,8 +78,8 @@ class DeadSelection(Request, frozen=True, kw_only=True):
 class DeadMoved(Answer, frozen=True):
     """What became of a page of a selection: how many were found, and how many of these moved.
 
-    The others had left the dead letters meanwhile, or belong to a cancelled job, which is not
-    replayed. `cursor` leads to the next page; None: there are no more.
+    The others had left the dead letters meanwhile, or belong to a cancelled job or have expired,
+    and are not replayed. `cursor` leads to the next page; None: there are no more.
     """
 
     matched: int

@@ -7,6 +7,7 @@ occurrence that is not due yet is taken back, and planned anew by the new timeta
 from __future__ import annotations
 
 from timeball.cluster.state import limits
+from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.jobs import create, shared_policy
 from timeball.cluster.state.operations import (
@@ -29,8 +30,8 @@ from timeball.cluster.state.records import (
 )
 from timeball.cluster.state.soundness import is_sound_options, is_sound_timetable
 from timeball.cluster.state.store import Store
-from timeball.cluster.state.timetables import find_timetable, stand_at_present
-from timeball.cluster.state.transitions import TERMINAL
+from timeball.cluster.state.timetables import find_timetable, skip_expired_of, stand_at_present
+from timeball.cluster.state.transitions import TERMINAL, Event
 from timeball.cluster.state.verdicts import Changed, ChangeStatus, CreateStatus
 from timeball.wheel import PRIORITIES
 
@@ -161,6 +162,8 @@ def _change_once(
     store.pending.add(nominal_ms, execution)
     store.touched.append(execution)
     _define(job, definition, options)
+    if expires_by(execution, max(nominal_ms, store.log_time_ms)):
+        store.lapse(execution, Event.SKIP)
     return ChangeStatus.CHANGED
 
 
@@ -186,6 +189,8 @@ def _change_recurring(
     recurrence.parked = ""
     store.plan(job)
     store.touched.append(job)
+    if options is not NO_OPTIONS:
+        skip_expired_of(store, recurrence)
     # Also what began and waits: another rule may let it go, or hold it back.
     store.touched.extend(
         execution for execution in recurrence.live.values() if execution.state is _SCHEDULED

@@ -20,6 +20,7 @@ from timeball.cluster.state import (
     limits,
     listing,
     restore,
+    skips,
     snapshot,
     timetables,
 )
@@ -44,6 +45,7 @@ from timeball.cluster.state.operations import (
     Release,
     Replay,
     ResumeJob,
+    SkipExpired,
     Start,
     Succeed,
     TriggerJob,
@@ -116,6 +118,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     PutJob: changes.put_job,
     ParkTimetables: timetables.park_timetables,
     PurgeDead: deadletters.purge_dead,
+    SkipExpired: skips.skip_expired,
 }
 
 

@@ -471,6 +471,15 @@ class PurgeDead(Operation, frozen=True, tag=20):
     executions: Sequence[tuple[int, int, int]]
 
 
+class SkipExpired(Operation, frozen=True, tag=23):
+    """Skip executions (job, nominal_ms) that expired before an attempt. Verdict: list of `Verdict`.
+
+    Only those that still are scheduled, and have expired by log-time.
+    """
+
+    executions: Sequence[tuple[int, int]]
+
+
 AnyOperation = (
     CreateJobs
     | CancelJobs
@@ -492,6 +501,7 @@ AnyOperation = (
     | PutJob
     | ParkTimetables
     | PurgeDead
+    | SkipExpired
 )
 
 LEVELS: Final[dict[type[Operation], int]] = {
@@ -515,6 +525,7 @@ LEVELS: Final[dict[type[Operation], int]] = {
     PutJob: 1,
     ParkTimetables: 1,
     PurgeDead: 1,
+    SkipExpired: 1,
 }
 """The feature level that each operation needs."""
 

@@ -304,3 +304,5 @@ class Counters:
     """Runs of the past that catch-up made."""
     purged: int = 0
     """Dead executions that somebody had forgotten."""
+    skipped_expired: int = 0
+    """Executions skipped since they expired, those of timetables too."""

@@ -32,6 +32,7 @@ from timeball.cluster.state.operations import (
     Replay,
     ResumeJob,
     RetryPolicy,
+    SkipExpired,
     Start,
     Succeed,
     Timetable,
@@ -67,7 +68,7 @@ def count_items(operation: AnyOperation) -> int:
             return len(named)
         case Start(named) | Release(named) | Expire(named):
             return len(named)
-        case Replay(named) | PurgeDead(named):
+        case Replay(named) | PurgeDead(named) | SkipExpired(named):
             return len(named)
         case ParkTimetables(named) | BackfillJob(_, _, named):
             return len(named)
@@ -99,7 +100,7 @@ def guess_bytes(operation: AnyOperation) -> int:
             return _HEAD + sum(_advance_bytes(item) for item in items)
         case CancelJobs(named) | Start(named) | Release(named) | Expire(named):
             return _HEAD + len(named) * _HOLD
-        case Replay(named) | PurgeDead(named):
+        case Replay(named) | PurgeDead(named) | SkipExpired(named):
             return _HEAD + len(named) * _HOLD
         case Lead():
             return _HEAD * 2

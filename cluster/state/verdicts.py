@@ -27,6 +27,8 @@ class Verdict(enum.IntEnum):
     """A replay of an execution whose job has been cancelled."""
     TOO_LARGE = 7
     """The result is beyond the limit of the state; nothing changed."""
+    EXPIRED = 8
+    """A replay of an execution that has expired: no attempt of it may begin any more."""
 
 
 class CreateStatus(enum.IntEnum):
