@@ -34,6 +34,7 @@ class FakeReplica:
         self.times: list[float] = []
         self.observer: Observer
         self.applied = 0
+        self.apply_s = 0.0
         self.refuse = False
         self.fault: Exception | None = None
 
