@@ -35,7 +35,7 @@ from timeball.cluster.http.paging import (
 )
 from timeball.cluster.http.preconditions import etag_of, named_etag_of, refuse_conditions
 from timeball.cluster.http.problems import cluster_full
-from timeball.cluster.http.refusals import FULL, no_such_job
+from timeball.cluster.http.refusals import FULL, no_such_job, too_many_requirements
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.schedule_views import show_first_fires
 from timeball.cluster.http.services import Services, propose_all
@@ -275,6 +275,8 @@ def _refusal(status: CreateStatus, prefix: str, over: InvalidRequest | None) -> 
             )
         case CreateStatus.FULL:
             return cluster_full(FULL)
+        case CreateStatus.TOO_MANY_REQUIREMENTS:
+            return too_many_requirements(prefix)
         case _:
             assert status is CreateStatus.INVALID
             if over is not None:

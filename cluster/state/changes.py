@@ -36,6 +36,12 @@ from timeball.cluster.state.verdicts import Changed, ChangeStatus, CreateStatus
 from timeball.wheel import PRIORITIES
 
 _SCHEDULED = ExecutionState.SCHEDULED
+_REFUSALS = {
+    CreateStatus.FULL: ChangeStatus.FULL,
+    CreateStatus.TOO_MANY_REQUIREMENTS: ChangeStatus.TOO_MANY_REQUIREMENTS,
+    CreateStatus.INVALID: ChangeStatus.INVALID,
+}
+"""Why a put makes no new job; it has no key that could be known."""
 
 
 def update_job(store: Store, operation: UpdateJob) -> Changed:
@@ -85,14 +91,16 @@ def _create(store: Store, new: NewJob, name: str) -> Changed:
     created = create(store, new, name)
     if created.status is CreateStatus.CREATED:
         return Changed(ChangeStatus.CREATED, created.job, 1)
-    full = created.status is CreateStatus.FULL
-    return Changed(ChangeStatus.FULL if full else ChangeStatus.INVALID)
+    return Changed(_REFUSALS[created.status])
 
 
 def _change(store: Store, job: Job, change: Change) -> Changed:
     definition, options = _definition(store, job, change), _options(job, change)
     if definition is None or options is None:
         return Changed(ChangeStatus.INVALID, job.id, job.version)
+    requires = options.requires
+    if requires != job.options.requires and not store.queues[job.queue].has_room_for(requires):
+        return Changed(ChangeStatus.TOO_MANY_REQUIREMENTS, job.id, job.version)
     if job.recurrence is None:
         status = _change_once(store, job, change, definition, options)
     else:
@@ -161,7 +169,7 @@ def _change_once(
     execution.nominal_ms = execution.due_ms = nominal_ms
     store.pending.add(nominal_ms, execution)
     store.touched.append(execution)
-    _define(job, definition, options)
+    _define(store, job, definition, options)
     if expires_by(execution, max(nominal_ms, store.log_time_ms)):
         store.lapse(execution, Event.SKIP)
     return ChangeStatus.CHANGED
@@ -182,7 +190,7 @@ def _change_recurring(
         return ChangeStatus.UNCHANGED
     if redefined:
         _keep_what_began(store, job, recurrence, definition)
-    _define(job, definition, options)
+    _define(store, job, definition, options)
     store.unplan(job)
     if replanned:
         _replan(store, job, recurrence, timetable)
@@ -229,7 +237,10 @@ def _differs(job: Job, definition: Definition) -> bool:
     )
 
 
-def _define(job: Job, definition: Definition, options: Options) -> None:
+def _define(store: Store, job: Job, definition: Definition, options: Options) -> None:
+    counts = store.queues[job.queue]
+    counts.count_requirements(job.options.requires, -1)
+    counts.count_requirements(options.requires, 1)
     job.version = definition.version
     job.payload = definition.payload
     job.retry = definition.retry

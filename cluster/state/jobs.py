@@ -23,6 +23,7 @@ from timeball.wheel import PRIORITIES
 _CREATED = CreateStatus.CREATED
 _INVALID = Created(CreateStatus.INVALID, 0, 0)
 _FULL = Created(CreateStatus.FULL, 0, 0)
+_TOO_MANY = Created(CreateStatus.TOO_MANY_REQUIREMENTS, 0, 0)
 
 
 def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
@@ -66,11 +67,18 @@ def create(store: Store, new: NewJob, name: str = "") -> Created:
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):
         return _FULL
+    if new.options is not None and not _may_require(store, new.queue, new.options.requires):
+        return _TOO_MANY
     nominal_ms = new.first_ms or min(store.log_time_ms + new.delay_ms, limits.MAX_TIME_MS)
     job = _add_job(store, new, policy, nominal_ms, name)
     if key:
         store.keys.add(KeyRecord(key, job.created_ms, new.fingerprint, job.id, nominal_ms))
     return Created(_CREATED, job.id, nominal_ms)
+
+
+def _may_require(store: Store, queue: str, requires: tuple[str, ...]) -> bool:
+    counts = store.queues.get(queue)
+    return counts is None or counts.has_room_for(requires)
 
 
 def _first_nominal(store: Store, known: KeyRecord) -> int:

@@ -196,6 +196,7 @@ class Store:
         if counts is None:
             counts = self.queues[job.queue] = QueueCounts(job.queue)
         counts.jobs += 1
+        counts.count_requirements(job.options.requires, 1)
         job.queue = counts.name
         self.jobs.add(job)
         self.plan(job)
@@ -479,6 +480,7 @@ class Store:
         self.jobs.remove(job)
         counts = self.queues[job.queue]
         counts.jobs -= 1
+        counts.count_requirements(job.options.requires, -1)
         if counts.jobs == 0:
             del self.queues[job.queue]
 

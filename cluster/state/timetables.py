@@ -174,7 +174,7 @@ def settle(store: Store, execution: Execution) -> None:
 
 def skip_expired_of(store: Store, recurrence: Recurrence) -> None:
     """Skip the occurrences of a job that have expired, or will have when they are due."""
-    for execution in list(recurrence.live.values()):
+    for _, execution in sorted(recurrence.live.items()):
         at_ms = max(execution.due_ms, store.log_time_ms)
         if execution.state is _SCHEDULED and expires_by(execution, at_ms):
             store.lapse(execution, Event.SKIP)

@@ -43,6 +43,8 @@ class CreateStatus(enum.IntEnum):
     """The cluster holds as many pending executions, or queues, as it may."""
     INVALID = 4
     """The definition is beyond the limits of the state (see `limits`); nothing was created."""
+    TOO_MANY_REQUIREMENTS = 5
+    """The jobs of the queue require as many different sets of tags as they may."""
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
@@ -104,11 +106,13 @@ class ChangeStatus(enum.IntEnum):
     RECURRING = 8
     """Only a one-shot job can be given an instant."""
     FIXED = 9
-    """A put named another queue or partition key than the job has."""
+    """A put named another queue, partition key or concurrency key than the job has."""
     INVALID = 10
     """Beyond the limits of the state."""
     FULL = 11
     """A put found no room for a new job."""
+    TOO_MANY_REQUIREMENTS = 12
+    """The jobs of the queue require as many different sets of tags as they may."""
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False):
