@@ -16,7 +16,7 @@ from timeball.client.dead import DeadLetterCalls
 from timeball.client.errors import TimeballError
 from timeball.client.failover import Backoff
 from timeball.client.flow import Call, encode_request, in_batches
-from timeball.client.messages import Consistency, NewJob, Retry, Schedule
+from timeball.client.messages import Consistency, Idempotency, NewJob, Retry, Schedule
 from timeball.client.middleware import CreateMiddleware, chain
 from timeball.client.timetables import TimetableCalls
 
@@ -96,6 +96,7 @@ class Client(DeadLetterCalls, TimetableCalls):
         retry: Retry | None = None,
         timeout_ms: int | None = None,
         idempotency_key: str | None = None,
+        idempotency: Idempotency | None = None,
         concurrency_key: str = "",
         requires: Sequence[str] = (),
         tags: Sequence[str] = (),
@@ -109,7 +110,8 @@ class Client(DeadLetterCalls, TimetableCalls):
         skipped when no attempt has begun by `expires_at` (ISO 8601 with an offset, or epoch
         milliseconds) or `expires_after_ms` after its nominal time; no retry begins then either.
 
-        Raises `InvalidRequest` (naming the fields), `KeyReused`, `Overloaded`.
+        Raises `InvalidRequest` (naming the fields), `KeyReused`, `DuplicateJob` (only where
+        `idempotency` asks for it), `Overloaded`.
         """
         job = NewJob(
             queue=queue,
@@ -120,6 +122,7 @@ class Client(DeadLetterCalls, TimetableCalls):
             retry=retry or Retry(),
             timeout_ms=timeout_ms,
             idempotency_key=idempotency_key,
+            idempotency=idempotency,
             concurrency_key=concurrency_key,
             requires=as_tags("requires", requires),
             tags=as_tags("tags", tags),

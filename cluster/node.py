@@ -23,15 +23,8 @@ from timeball.cluster.clocks import ClockWatch
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import DispatchSettings
 from timeball.cluster.http.application import Application
-from timeball.cluster.http.changes import Changes
-from timeball.cluster.http.claims import Claims
-from timeball.cluster.http.cluster_view import ClusterReports
-from timeball.cluster.http.dead import DeadLetters
-from timeball.cluster.http.executions import Executions
-from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.forward import Forwarder
-from timeball.cluster.http.jobs import Jobs
-from timeball.cluster.http.occurrences import Occurrences
+from timeball.cluster.http.nouns import all_routes
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.http.services import Services
 from timeball.cluster.levels import LevelKeeper, objection_at
@@ -326,18 +319,8 @@ class Node(Observer):
             ready=lambda: self.ready,
             wall_clock_ms=self.wall_clock_ms,
         )
-        nouns = (
-            Jobs(services),
-            Changes(services),
-            Occurrences(services),
-            Explanations(services),
-            Executions(services),
-            Claims(services),
-            DeadLetters(services),
-            ClusterReports(services, self.metrics.registry),
-        )
         return Application(
-            [route for noun in nouns for route in noun.routes()],
+            all_routes(services, self.metrics.registry),
             serving=lambda: self.serving,
             has_room=lambda: self.consensus.room == "plenty",
             applied_index=lambda: self.consensus.applied_index,

@@ -56,6 +56,10 @@ class ReadySets(Generic[T]):
         """Whether something waits that may be taken with these tags."""
         return bool(self._plain) or (bool(self._sets) and any(self._fit(offered)))
 
+    def count(self, offered: frozenset[str]) -> int:
+        """How many items wait that may be taken with these tags."""
+        return len(self._plain) + (sum(map(len, self._fit(offered))) if self._sets else 0)
+
     def take(self, limit: int, offered: frozenset[str] = NOTHING) -> list[T]:
         """Remove and return the next items in order that may be taken, at most `limit`."""
         if not self._sets:

@@ -10,6 +10,7 @@ from timeball.client.messages.fields import (
     MAX_DELAY_MS,
     Answer,
     ExecutionStateName,
+    Instant,
     MissedInPause,
     NamedQueue,
     Request,
@@ -34,7 +35,7 @@ class JobUpdate(Request, frozen=True, kw_only=True):
     timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | UnsetType | None = UNSET
     requires: Tags | UnsetType = UNSET
     tags: Tags | UnsetType = UNSET
-    expires_at: str | int | UnsetType | None = UNSET
+    expires_at: Instant | UnsetType | None = UNSET
     expires_after_ms: ExpiresAfter | UnsetType | None = UNSET
 
 
@@ -72,6 +73,10 @@ class ResumeRequest(Request, frozen=True):
     missed: MissedInPause = "skip"
 
 
+class TriggerRequest(Request, frozen=True):
+    """The body of a trigger, which need not have one: there is nothing to say."""
+
+
 class JobTriggered(Answer, frozen=True):
     """The answer to a trigger; "skipped" by the overlap rule."""
 
@@ -83,8 +88,8 @@ class JobTriggered(Answer, frozen=True):
 class BackfillRequest(Request, frozen=True):
     """The range of past nominal times to run, both ends included."""
 
-    start: str | int
-    until: str | int
+    start: Instant
+    until: Instant
 
 
 class JobBackfilled(Answer, frozen=True):
@@ -139,7 +144,7 @@ class SchedulePreview(Request, frozen=True, kw_only=True):
     """A schedule to look at, without creating anything."""
 
     schedule: Schedule
-    after: str | int | None = None
+    after: Instant | None = None
     """Fires strictly later than this; default: now."""
     count: Annotated[int, Meta(ge=1, le=100)] = 5
 

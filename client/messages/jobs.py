@@ -11,8 +11,12 @@ from timeball.client.messages.fields import (
     MAX_BATCH,
     MAX_DELAY_MS,
     Answer,
+    Instant,
     Key,
+    KeyScope,
+    KeyUntil,
     NamedQueue,
+    OnDuplicate,
     Problem,
     Request,
     RequestId,
@@ -21,9 +25,25 @@ from timeball.client.messages.options import JobOptions
 from timeball.client.messages.schedules import Retry, Schedule
 
 
+class Idempotency(Request, frozen=True):
+    """How the idempotency key of a job holds, and what a request is answered that comes later.
+
+    The key holds `until` its window ends (`window_ms` from the create; None: the cluster's
+    `idempotency_window_ms`), or until its job has ended and nothing of it is under way. It is known
+    in the whole cluster, or in the job's queue alone. `on_duplicate` is about this request: it is
+    answered with the job that has the key, or refused (`DuplicateJob`).
+    """
+
+    window_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
+    scope: KeyScope = "cluster"
+    until: KeyUntil = "window_ends"
+    on_duplicate: OnDuplicate = "return"
+
+
 class NewJob(JobOptions, frozen=True, omit_defaults=True):
     """A job to create. Without a schedule it is due at once.
 
+    `idempotency` says how its `idempotency_key` holds, where the defaults do not fit.
     `expires_at` is for a job that runs once: an ISO 8601 instant with an offset, or epoch
     milliseconds. With `expires_after_ms` too, the earlier of both counts.
     """
@@ -36,7 +56,8 @@ class NewJob(JobOptions, frozen=True, omit_defaults=True):
     retry: Retry = Retry()
     timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
     idempotency_key: Key | None = None
-    expires_at: str | int | None = None
+    idempotency: Idempotency | None = None
+    expires_at: Instant | None = None
 
 
 class NewJobs(Request, frozen=True):
@@ -86,6 +107,14 @@ class TimetableView(Answer, frozen=True):
     missed: int
 
 
+class KeyView(Answer, frozen=True):
+    """How a job's idempotency key holds; `expires_at` is when its window ends (None: has none)."""
+
+    scope: KeyScope
+    until: KeyUntil
+    expires_at: str | None
+
+
 class JobView(Answer, frozen=True):
     """A job as people see it."""
 
@@ -105,6 +134,8 @@ class JobView(Answer, frozen=True):
     version: int
     """Counts the definitions that it has had; the `ETag` of the job."""
     timetable: TimetableView | None
+    idempotency: KeyView | None = None
+    """How its idempotency key holds; None without one, and once the key is free again."""
     concurrency_key: str = ""
     requires: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()

@@ -158,34 +158,35 @@ class WaitingClaims:
         if self._line.first(queue, self._ready.has) is not None:
             self._match(queue)
 
-    def bind(self) -> Iterator[tuple[Claim, int, Proposer]]:
-        """Bind waiting claims to ready work for one entry, one operation each."""
-        room = self._settings.executions_per_entry
+    def bind(self, room: int) -> Iterator[tuple[Claim, int, Proposer]]:
+        """Bind waiting claims to ready work for one entry, one operation each, at most `room`
+        executions: what did not fit would be overtaken by what is bound for the next entry. A
+        claim that could have more than is left waits for that entry, unless it is the first."""
+        left = room
         while self._matched and not self._closed:
-            if room <= 0:
+            queue = next(iter(self._matched))
+            waiter = self._line.first(queue, self._ready.has)
+            if waiter is None:
+                del self._matched[queue]
+                continue
+            request = waiter.request
+            most = min(request.max_executions, self._ready.count(queue, request.offered))
+            most = min(most, self._settings.max_executions_per_claim)
+            if most > left and (left < room or not room):
                 # In the next turn: what is bound now is not written yet.
                 self._timers.call_soon(self._commit.wake)
                 break
-            queue = next(iter(self._matched))
-            waiter = self._line.first(queue, self._ready.has)
-            taken: list[Execution] = []
-            if waiter is not None:
-                request = waiter.request
-                most = min(request.max_executions, self._settings.max_executions_per_claim)
-                taken = self._ready.take(queue, most, request.offered)
-            if waiter is None or not taken:
-                del self._matched[queue]
-                continue
-            room -= len(taken)
+            taken = self._ready.take(queue, min(most, left), request.offered)
+            left -= len(taken)
             self._matched.move_to_end(queue)
             yield self._bound(waiter, taken)
 
     def bind_ahead(
-        self, coming: Iterable[Sequence[Execution]], until_ms: int
+        self, coming: Iterable[Sequence[Execution]], until_ms: int, room: int
     ) -> Iterator[tuple[Claim, int, Proposer]]:
-        """Bind claims to executions that come due up to `until_ms`, given by instant in that
-        order; one of each queue's claims is left waiting."""
-        for queue, executions in by_queue(coming, self._settings.executions_per_entry).items():
+        """Bind claims to at most `room` executions that come due up to `until_ms`, given by
+        instant in that order; one of each queue's claims is left waiting."""
+        for queue, executions in by_queue(coming, room).items():
             if queue not in self._matched:  # else what is ready goes first
                 waiters = self._line.all_but_last(queue)
                 for waiter, taken in shares(waiters, executions, until_ms, self._settings):

@@ -63,6 +63,11 @@ class ReadyWork:
         ready = self._queues.get(queue)
         return ready is not None and ready.has(offered)
 
+    def count(self, queue: str, offered: frozenset[str]) -> int:
+        """How many executions of a queue there are that require nothing else."""
+        ready = self._queues.get(queue)
+        return 0 if ready is None else ready.count(offered)
+
     def depth(self, queue: str) -> int:
         """Due executions that wait for a claim."""
         ready = self._queues.get(queue)

@@ -38,7 +38,7 @@ from timeball.cluster.raft.interface import Applied, Observer, Proposer, Replica
 from timeball.cluster.raft.settings import MAX_ENTRY_WEIGHT, CommitSettings
 
 Verdict: TypeAlias = "asyncio.Future[object]"
-Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Proposer]]]
+Source: TypeAlias = Callable[[int, int], Iterable[tuple[Any, int, Proposer]]]
 Encode: TypeAlias = Callable[[int, Sequence[Any]], bytes]
 Objection: TypeAlias = Callable[[Any], ConsensusError | None]
 
@@ -170,10 +170,11 @@ class GroupCommit(Observer):
         return oldest[0].deadline - settings.deadline_s < now - settings.max_wait_s
 
     def add_source(self, source: Source) -> None:
-        """Ask `source(log_time_ms)` for operations whenever an entry is put together.
+        """Ask `source(log_time_ms, room)` for operations whenever an entry is put together.
 
         It yields (operation, weight, who is told the verdict), and should do so lazily: what was
-        yielded is proposed, what was not asked for stays with the source.
+        yielded is proposed, what was not asked for stays with the source. What it yields beyond
+        `room` waits for the next entry, and may be overtaken by what it yields then.
         """
         self._sources.append(source)
 
@@ -279,7 +280,7 @@ class GroupCommit(Observer):
         deadline = self._clock() + self._settings.deadline_s
         try:
             for source in self._sources:
-                for op, weight, verdict in source(self._log_time_ms):
+                for op, weight, verdict in source(self._log_time_ms, room):
                     if (error := self._objection(op)) is not None:
                         verdict.set_exception(error)
                         continue

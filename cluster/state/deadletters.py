@@ -28,6 +28,8 @@ def _replay(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
         return Verdict.JOB_CANCELLED
     if expires_by(execution, max(store.log_time_ms, execution.due_ms)):
         return Verdict.EXPIRED
+    if not store.keys.hold_again(job.id, store.log_time_ms):
+        return Verdict.KEY_TAKEN
     job.state = JobState.ACTIVE
     execution.attempts_used = 0
     execution.reason = ""

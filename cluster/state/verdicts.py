@@ -27,7 +27,9 @@ class Verdict(enum.IntEnum):
     """A replay of an execution whose job has been cancelled."""
     TOO_LARGE = 7
     """The result is beyond the limit of the state; nothing changed."""
-    EXPIRED = 8
+    KEY_TAKEN = 8
+    """A replay of an execution of a job that had ended, and whose key another job has by now."""
+    EXPIRED = 9
     """A replay of an execution that has expired: no attempt of it may begin any more."""
 
 
@@ -43,7 +45,11 @@ class CreateStatus(enum.IntEnum):
     """The cluster holds as many pending executions, or queues, as it may."""
     INVALID = 4
     """The definition is beyond the limits of the state (see `limits`); nothing was created."""
-    TOO_MANY_REQUIREMENTS = 5
+    REJECTED = 5
+    """As `DUPLICATE`, but the request wants none: the job that has the key."""
+    KEYS_FULL = 6
+    """As many keys are held until their jobs end as may be; nothing was created."""
+    TOO_MANY_REQUIREMENTS = 7
     """The jobs of the queue require as many different sets of tags as they may."""
 
 
