@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+import msgspec
+
 from timeball.client import messages
 from timeball.client.errors import InvalidRequest
 from timeball.cluster.http.codec import fingerprint, pack_value
@@ -23,7 +25,7 @@ _TIME_BYTES = 9
 """… of which each takes this."""
 
 
-class Built(NamedTuple):
+class Built(msgspec.Struct, frozen=True, gc=False):
     """The operation for one job; `over` says why the state will refuse to create it anew.
 
     That the timetable is over is no reason not to ask: the request may be the repeat of one that

@@ -301,7 +301,7 @@ def that_fit(found: list[Execution]) -> list[Execution]:
 
 
 def _shown_size(execution: Execution) -> int:
-    attempts = execution.attempts or ()
+    attempts = execution.attempts
     errors = [attempt.error for attempt in attempts if attempt.error is not None]
     texts = sum(len(one.error_type) + len(one.message) + len(one.backtrace) for one in errors)
     return len(execution.result) + texts

@@ -160,11 +160,11 @@ class Jobs:
         turns = self._turns
         await turns.begin()
         results: list[messages.JobCreated] = []
-        for (job, over), verdict, prefix in zip(jobs, created, _PREFIXES, strict=False):
+        for built, verdict, prefix in zip(jobs, created, _PREFIXES, strict=False):
             if verdict.status in _EXISTING:
-                results.append(self._created(job, verdict))
+                results.append(self._created(built.job, verdict))
             else:
-                problem = _refusal(verdict, prefix, over).problem()
+                problem = _refusal(verdict, prefix, built.over).problem()
                 results.append(messages.JobCreated(status="refused", problem=problem))
             if turns.clock() >= turns.ends_s:
                 await turns.share()

@@ -220,7 +220,7 @@ def execution_view(execution: Execution, form: Form, now_ms: int) -> messages.Ex
         max_attempts=definition_of(execution).retry.max_attempts,
         cancel_requested=execution.cancel_requested,
         result=show_value(execution.result, form),
-        attempts=[attempt_view(attempt) for attempt in execution.attempts or ()],
+        attempts=[attempt_view(attempt) for attempt in execution.attempts],
         expires_at=show_expiry(expires_ms(execution)),
     )
 

@@ -108,7 +108,7 @@ def test_what_has_expired_is_skipped_once_and_nothing_sooner(log):
     assert skip(log, hold, hold, (12, 34)) == [Verdict.ACCEPTED, Verdict.STALE, Verdict.UNKNOWN]
     execution = log.execution(hold)
     assert (execution.state, execution.reason) == (SKIPPED, "expired")
-    assert (execution.finished_ms, execution.attempts) == (log.now_ms, None)
+    assert (execution.finished_ms, execution.attempts) == (log.now_ms, ())
     assert execution in log.applied.touched
     assert execution.job.state is JobState.COMPLETED
     assert log.machine.counters.skipped_expired == 1
