@@ -54,6 +54,7 @@ PATHS = {
 
 _QUEUE = Parameter("queue", messages.QueueName, "Of this queue only.")
 _JOB = Parameter("job", Identifier, "Of this job only, by its id.")
+_TAG = Parameter("tag", messages.Tag, "Of jobs that have this tag.")
 _LIMIT = Parameter("limit", messages.Limit, "At most so many.", default=DEFAULT_LIMIT)
 _CURSOR = Parameter(
     "cursor",
@@ -112,6 +113,7 @@ JOBS = {
         parameters=(
             _QUEUE,
             Parameter("state", JobState, "In this state only."),
+            _TAG,
             _LIMIT,
             _CURSOR,
         ),
@@ -245,6 +247,7 @@ EXECUTIONS = {
             _QUEUE,
             _JOB,
             Parameter("state", messages.ExecutionStateName, "In this state only."),
+            _TAG,
             _LIMIT,
             _CURSOR,
         ),

@@ -10,6 +10,7 @@ import log_rules
 import membership_rules
 import nominal_rules
 import operation_rules
+import option_rules
 import peer_rules
 import read_rules
 import retry_rules
@@ -32,6 +33,7 @@ MUTANTS = (
     *retry_rules.RULES,
     *timetable_rules.RULES,
     *dispatch_rules.RULES,
+    *option_rules.RULES,
     *catchup_rules.RULES,
     *nominal_rules.RULES,
     *http_rules.RULES,
