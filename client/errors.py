@@ -9,7 +9,8 @@
     ├── UnsupportedMediaType    415      neither JSON nor MessagePack
     ├── NotAcceptable           406
     ├── Conflict                409      the state of the thing forbids it
-    │   └── LeaseLost           409      the fencing token is not the latest
+    │   ├── LeaseLost           409      the fencing token is not the latest
+    │   └── DuplicateJob        409      the idempotency key has a job, and no other was wanted
     ├── PreconditionFailed      412      If-Match or If-None-Match does not hold
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
@@ -48,12 +49,14 @@ class TimeballError(Exception):
         retry_after_ms: int = 0,
         leader: str = "",
         status: int | None = None,
+        job_id: str = "",
     ) -> None:
         super().__init__(detail or self.title)
         self.detail = detail
         self.errors = list(errors)
         self.retry_after_ms = retry_after_ms
         self.leader = leader
+        self.job_id = job_id
         self.http_status = status if status is not None else self.status
 
     def problem(self) -> Problem:
@@ -67,6 +70,7 @@ class TimeballError(Exception):
             outcome=self.outcome,
             retry_after_ms=self.retry_after_ms,
             leader=self.leader,
+            job_id=self.job_id,
         )
 
 
@@ -167,6 +171,13 @@ class LeaseLost(Conflict):
     title = "The lease was lost"
 
 
+class DuplicateJob(Conflict):
+    """The idempotency key has a job, `job_id`, and the create asked for no other."""
+
+    code = "duplicate-job"
+    title = "The idempotency key has a job already"
+
+
 class PreconditionFailed(TimeballError):
     """The thing is not as `If-Match` or `If-None-Match` says: somebody else changed it."""
 
@@ -239,6 +250,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         UnsupportedMediaType,
         Conflict,
         LeaseLost,
+        DuplicateJob,
         PreconditionFailed,
         Overloaded,
         Unavailable,
@@ -258,5 +270,6 @@ def from_problem(problem: Problem) -> TimeballError:
         errors=problem.errors,
         retry_after_ms=problem.retry_after_ms,
         leader=problem.leader,
+        job_id=problem.job_id,
         status=problem.status,
     )

@@ -51,9 +51,9 @@ READY_LAG = 100
 """A node is ready while at most so many entries that it knows to be committed are not applied."""
 OFFICE_RETRY_S = 0.05
 """The pause before a new leader whose first operation failed proposes it again."""
-ENTRY_WEIGHT = 750
-"""Items of one entry: to apply them and tell the verdicts takes some milliseconds."""
-EXECUTIONS_BOUND = ENTRY_WEIGHT // 2
+ENTRY_WEIGHT, ENTRY_WEIGHT_LEAST = 750, 400
+"""Items of one entry, as many as are applied in some milliseconds."""
+EXECUTIONS_BOUND = ENTRY_WEIGHT_LEAST // 2
 """Of it for claims: what sources may always take, however much else waits for an entry. A claim
 that did not fit would have to queue up behind creates, when it is most needed."""
 YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
@@ -110,7 +110,9 @@ class Node(Observer):
             operations.encode_entry,
             wall_clock_ms,
             CommitSettings(
-                spacing_s=settings.process.commit_spacing_ms / 1000, entry_weight=ENTRY_WEIGHT
+                spacing_s=settings.process.commit_spacing_ms / 1000,
+                entry_weight=ENTRY_WEIGHT,
+                entry_weight_least=ENTRY_WEIGHT_LEAST,
             ),
             last_log_time=lambda: self.state.log_time_ms,
             clock=clock,

@@ -31,6 +31,13 @@ QueueName = Annotated[str, Meta(pattern=QUEUE_NAME)]
 NamedQueue = Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": QUEUE_NAME})]
 """A `QueueName` of which a node matches the pattern once, however many jobs name it."""
 Key = Annotated[str, Meta(min_length=1, max_length=255)]
+"""An idempotency key, or such: any text, compared character by character."""
+KeyScope = Literal["cluster", "queue"]
+"""Where an idempotency key is known: anywhere, or in the queue of its job."""
+KeyUntil = Literal["window_ends", "job_ends"]
+"""How long an idempotency key holds."""
+OnDuplicate = Literal["return", "reject"]
+"""What a create is answered whose idempotency key has a job: that job, or a refusal."""
 RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
 WorkerName = Annotated[str, Meta(min_length=1, max_length=128)]
 Token = Annotated[int, Meta(ge=1, le=2**53 - 1)]
@@ -88,7 +95,8 @@ class Problem(Answer, frozen=True, omit_defaults=True, kw_only=True):
     """A problem document (RFC 9457).
 
     `type` is stable and listed in the protocol; `outcome` says whether a failed write may
-    have happened ("unknown") or certainly has not ("not_applied").
+    have happened ("unknown") or certainly has not ("not_applied"). `job_id` is the job that stands
+    in the way.
     """
 
     type: str
@@ -99,6 +107,7 @@ class Problem(Answer, frozen=True, omit_defaults=True, kw_only=True):
     outcome: Literal["", "not_applied", "unknown"] = ""
     retry_after_ms: int = 0
     leader: str = ""
+    job_id: str = ""
 
 
 def encode_execution_id(job: int, nominal_ms: int) -> str:
