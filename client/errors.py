@@ -25,7 +25,7 @@ a problem document (RFC 9457) and the client raises the same class from that doc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 from timeball.client.messages import FieldError, Problem
@@ -125,6 +125,16 @@ class MethodNotAllowed(TimeballError):
     code = "method-not-allowed"
     title = "The method is not allowed here"
     outcome = "not_applied"
+    allow: str = ""
+    """What the header `Allow` says."""
+
+    @classmethod
+    def among(cls, method: str, allowed: Iterable[str]) -> MethodNotAllowed:
+        """Make the error for a path that takes other methods."""
+        allow = ", ".join(sorted(allowed))
+        error = cls(f"{method[:40]} is no method of this path, which takes {allow}")
+        error.allow = allow
+        return error
 
 
 class NotAcceptable(TimeballError):

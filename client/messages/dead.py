@@ -11,6 +11,7 @@ from timeball.client.messages.fields import (
     MAX_ERROR_TYPE,
     Answer,
     DeadReason,
+    Instant,
     Limit,
     NamedQueue,
     Request,
@@ -72,8 +73,8 @@ class DeadSelection(Request, frozen=True, kw_only=True):
     job_id: Annotated[str, Meta(max_length=16)] | None = None
     error_type: Annotated[str, Meta(max_length=MAX_ERROR_TYPE)] | None = None
     reason: DeadReason | None = None
-    died_after: str | int | None = None
-    died_before: str | int | None = None
+    died_after: Instant | None = None
+    died_before: Instant | None = None
     limit: Limit = MAX_BATCH
     cursor: str | None = None
 

@@ -16,10 +16,10 @@ from timeball.cluster.http.definitions import (
 )
 from timeball.cluster.http.exchange import (
     IDEMPOTENCY_KEY,
-    REQUEST_ID,
     Answered,
     Request,
     read_header,
+    read_request_id,
 )
 from timeball.cluster.http.freshness import FRESHNESS
 from timeball.cluster.http.instants import render_instant
@@ -100,7 +100,7 @@ class Jobs:
         self._services.require_room()
         read_query(request.query, ())
         body: messages.NewJob = _one_job.decode(request.body, request.body_form)
-        request_id = read_header(request, REQUEST_ID, 64)
+        request_id = read_request_id(request)
         key = read_header(request, IDEMPOTENCY_KEY, 255)
         if key and body.idempotency_key not in (None, key):
             raise InvalidRequest.at(
@@ -123,7 +123,7 @@ class Jobs:
         await self._turns.begin()
         read_query(request.query, ())
         body: messages.NewJobs = _many_jobs.decode(request.body, request.body_form)
-        request_id = body.request_id or read_header(request, REQUEST_ID, 64)
+        request_id = read_request_id(request, body.request_id)
         built = await self._build_all(body.jobs, request_id)
         parts = [
             operations.CreateJobs(_part_id(request_id, number), part)
