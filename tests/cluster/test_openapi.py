@@ -13,6 +13,7 @@ import itertools
 import os
 import re
 import time
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -44,7 +45,7 @@ HELD, DEAD = 8, 2
 LATER = {"type": "after", "delay_ms": 10**9}
 DAILY = {"expression": "@daily"}
 CONDITIONS = ("Idempotency-Key", "Timeball-Request-Id", "If-Match", "If-None-Match")
-UNGUESSABLE = ("cursor", "job", "job_id", "queue", "retry", "idempotency_key")
+UNGUESSABLE = ("cursor", "job", "job_id", "queue", "retry", "idempotency", "idempotency_key")
 """Left out of every other good request, so that more than refusals is seen."""
 INSTANTS = {
     **dict.fromkeys(("start", "after", "died_after"), "2026-01-01T00:00:00Z"),
@@ -53,7 +54,7 @@ INSTANTS = {
 OWN_RULES = (
     *("schedule", "payload", "result", "start", "until", "after", "cursor", "job"),
     *("job_id", "died_after", "died_before", r"retry\.delays_ms", r"retry\.max_ms"),
-    *("idempotency_key", "idempotency-key", "timeball-request-id", "if-none-match"),
+    *("idempotency", "idempotency_key", "idempotency-key", "timeball-request-id", "if-none-match"),
 )
 """Fields with rules beyond their schema: what it admits may still be refused for these."""
 FRACTION = r"Expected `int\b.*`, got `float`"
@@ -130,7 +131,7 @@ class Fuzzed:
         self._aim(case)
         if positive:
             self.asked_well.add(label)
-            if self.counts.total() % 2:
+            if zlib.crc32(repr((case.path_parameters, case.query, case.body)).encode()) % 2:
                 self._mend(case)
         response = self._ask(case, positive=positive)
         self.counts[label, response.status_code] += 1

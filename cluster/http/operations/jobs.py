@@ -7,6 +7,7 @@ from typing import Literal
 from timeball.client import messages
 from timeball.cluster.http.description import (
     CONFLICT,
+    DUPLICATE,
     FULL,
     INVALID_KEY,
     NOT_FOUND,
@@ -43,7 +44,7 @@ JOBS = {
                 messages.JobCreated, "The key or request id is known: as at first.", ("Location",)
             ),
         },
-        problems=(NOT_FOUND, INVALID_KEY, FULL),
+        problems=(NOT_FOUND, DUPLICATE, INVALID_KEY, FULL),
     ),
     "POST /v1/jobs/batch": Operation(
         id="createJobs",
