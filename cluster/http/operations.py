@@ -12,6 +12,7 @@ from msgspec import Meta
 from timeball.client import messages
 from timeball.cluster.http.description import (
     CONFLICT,
+    DUPLICATE_JOB,
     FULL,
     INVALID_KEY,
     LEASE_LOST,
@@ -94,7 +95,7 @@ JOBS = {
                 messages.JobCreated, "The key or request id is known: as at first.", ("Location",)
             ),
         },
-        problems=(NOT_FOUND, INVALID_KEY, FULL),
+        problems=(NOT_FOUND, DUPLICATE_JOB, INVALID_KEY, FULL),
     ),
     "POST /v1/jobs/batch": Operation(
         id="createJobs",
