@@ -286,11 +286,11 @@ class Client(DeadLetterCalls, TimetableCalls):
 
     async def heartbeat(
         self,
-        items: Sequence[messages.Hold],
+        items: Sequence[messages.Hold | messages.Beat],
         *,
         timeout_ms: int | None = None,
     ) -> list[messages.Heartbeat]:
-        """Extend leases; one answer per hold, in order.
+        """Extend leases; one answer per item, in order. A `Beat` may carry progress.
 
         A lease runs `lease_remaining_ms` from before this call returns: measure it from the
         moment of the call.
