@@ -68,7 +68,7 @@ from timeball.wheel import TimeBuckets
 
 HERE = Path(__file__).parent
 EPOCH_MS = 1_764_480_000_000
-ENTRIES = 1_600
+ENTRIES = 800
 SETTINGS = ClusterSettings(
     keep_finished=40,
     keep_finished_ms=60_000,
@@ -214,6 +214,8 @@ class Recorder:
         job = rng.choice(recurring if rng.random() < 0.9 else jobs)
         match rng.randrange(9):
             case 0:
+                to_come = [one for one in recurring if one.moves_at_ms > self.now_ms]
+                job = rng.choice(to_come or [job])
                 return PauseJob(job.id, rng.choice(["", "maintenance"]))
             case 1 | 2:
                 return ResumeJob(job.id, rng.random() < 0.3)
