@@ -13,6 +13,7 @@ from timeball.client.context import (
 )
 from timeball.client.errors import (
     Conflict,
+    DuplicateJob,
     InternalError,
     InvalidRequest,
     KeyReused,
@@ -49,6 +50,7 @@ from timeball.client.messages import (
     FireView,
     Heartbeat,
     Hold,
+    Idempotency,
     JobBackfilled,
     JobCancelled,
     JobChanged,
@@ -92,6 +94,7 @@ __all__ = [
     "DatesExcluded",
     "DeadReason",
     "Delivery",
+    "DuplicateJob",
     "Envelope",
     "Every",
     "EveryRule",
@@ -105,6 +108,7 @@ __all__ = [
     "HandlerMiddleware",
     "Heartbeat",
     "Hold",
+    "Idempotency",
     "InternalError",
     "InvalidArguments",
     "InvalidRequest",

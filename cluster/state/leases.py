@@ -102,14 +102,12 @@ def _lease(
         return False
     store.lease(execution, token)
     execution.attempts_used += 1
-    attempts = execution.attempts
-    if attempts is None:
-        execution.attempts = [Attempt(token, worker, lease_ms, claimed_ms)]
-        return True
-    attempt = Attempt(token, worker, lease_ms, claimed_ms, number=attempts[-1].number + 1)
-    if len(attempts) >= limits.ATTEMPTS_KEPT:
-        del attempts[0]
-    attempts.append(attempt)
+    if execution.tries is None:
+        execution.tries = Attempt(token, worker, lease_ms, claimed_ms)
+    else:
+        number = execution.latest.number + 1
+        attempt = Attempt(token, worker, lease_ms, claimed_ms, number=number)
+        execution.tries = (*execution.attempts[1 - limits.ATTEMPTS_KEPT :], attempt)
     return True
 
 
@@ -126,7 +124,7 @@ def _start(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
         if execution.state is _RUNNING:
             return _DUPLICATE
         move(execution, Event.START, _RUNNING)
-        _latest_attempt(execution).started_ms = store.log_time_ms
+        execution.latest.started_ms = store.log_time_ms
         return _ACCEPTED
     store.counters.stale += 1
     return _stale_or_finished(execution, token)
@@ -239,7 +237,7 @@ def _expire(store: Store, job_id: int, nominal_ms: int, token: int, timed_out: b
 def _judge(store: Store, execution: Execution, token: int, reported: Outcome) -> Verdict:
     """Whether a holder's report counts; see the head of the module."""
     if token == execution.token and token:
-        outcome = _latest_attempt(execution).outcome
+        outcome = execution.latest.outcome
         if outcome is reported:
             return _DUPLICATE
         if execution.state in TERMINAL:
@@ -308,9 +306,7 @@ def _close_attempt(
     store: Store, execution: Execution, outcome: Outcome, started_ms: int = 0
 ) -> Attempt:
     """Record how the latest attempt ended; `started_ms` is what its worker says (0: nothing)."""
-    attempts = execution.attempts
-    assert attempts is not None, "a token was granted, so there is an attempt"
-    attempt = attempts[-1]
+    attempt = execution.latest
     attempt.outcome = outcome
     attempt.finished_ms = store.log_time_ms
     if started_ms and not attempt.started_ms:
@@ -319,14 +315,8 @@ def _close_attempt(
     return attempt
 
 
-def _latest_attempt(execution: Execution) -> Attempt:
-    attempts = execution.attempts
-    assert attempts is not None, "a token was granted, so there is an attempt"
-    return attempts[-1]
-
-
 def _attempt_of(execution: Execution, token: int) -> Attempt | None:
-    for attempt in reversed(execution.attempts or ()):
+    for attempt in reversed(execution.attempts):
         if attempt.token == token:
             return attempt
     return None

@@ -96,8 +96,7 @@ ALL_DEAD = DeadFilter()
 
 def error_type_of(execution: Execution) -> str:
     """What its latest attempt failed with; "" if its worker named nothing, or never reported."""
-    attempts = execution.attempts
-    error = attempts[-1].error if attempts else None
+    error = None if execution.tries is None else execution.latest.error
     return "" if error is None else error.error_type
 
 

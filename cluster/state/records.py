@@ -100,7 +100,26 @@ class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):
     finished_ms: int = 0
     reason: str = ""
     result: bytes = b""
-    attempts: list[Attempt] | None = None
+    tries: Attempt | tuple[Attempt, ...] | None = None
+    """Its attempts; most have one, which is held directly: a list for each would be an object
+    for the collector to walk."""
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The attempts that are kept, the latest last."""
+        tries = self.tries
+        if tries is None:
+            return ()
+        return (tries,) if isinstance(tries, Attempt) else tries
+
+    @property
+    def latest(self) -> Attempt:
+        """The latest attempt, whose token is the execution's; there must be one."""
+        tries = self.tries
+        if isinstance(tries, Attempt):
+            return tries
+        assert tries is not None, "a token was granted, so there is an attempt"
+        return tries[-1]
 
 
 class FateKind(enum.IntEnum):
@@ -304,3 +323,7 @@ class Counters:
     """Runs of the past that catch-up made."""
     purged: int = 0
     """Dead executions that somebody had forgotten."""
+    rejected: int = 0
+    """Creates refused since their idempotency key has a job, as they asked."""
+    keys_forgotten: int = 0
+    """Idempotency keys forgotten before their window was over, to make room for others."""

@@ -162,7 +162,7 @@ def kept_bytes(ended: Execution | Job) -> int:
     if isinstance(ended, Job):
         return KEPT_RECORD + len(ended.payload)
     size = KEPT_RECORD + len(definition_of(ended).payload) + len(ended.result)
-    for attempt in ended.attempts or ():
+    for attempt in ended.attempts:
         error = attempt.error
         if error is not None:
             size += _text_bytes(error.error_type) + _text_bytes(error.message)

@@ -140,6 +140,14 @@ async def test_a_job_runs_at_its_instant_and_not_before(cluster, client) -> None
     assert attempt.claimed_at == attempt.finished_at == "2026-03-08T07:00:00.000Z"
 
 
+async def test_what_is_due_is_run_and_not_what_is_due_in_a_moment(cluster, client) -> None:
+    job = await client.create(schedule=After(delay_ms=1_000))
+    async with Worker(client, "default", succeed):
+        await cluster.advance(milliseconds=990)
+        assert await cluster.run_due() == timedelta()
+        assert (await client.execution(job.execution_id)).state == "scheduled"
+
+
 async def test_a_handler_that_sleeps_keeps_its_lease_and_costs_no_time(cluster, client) -> None:
     async def slow(_context: ExecutionContext) -> str:
         await asyncio.sleep(3_600)
@@ -216,6 +224,17 @@ async def test_what_a_timetable_has_planned_keeps_nobody_from_being_idle(cluster
     await client.create(queue="q", schedule=At(time="2026-03-08T06:00:30Z"))
     async with Worker(client, "q", succeed):
         assert await cluster.run_until_idle() == timedelta(seconds=30)
+
+
+async def test_what_a_timetable_repeats_is_waited_for(cluster, client) -> None:
+    async def handler(context: ExecutionContext) -> None:
+        if context.attempt == 1:
+            raise RetryLater(60_000)
+
+    await client.create(schedule=Every(interval_ms=3_600_000))
+    async with Worker(client, "default", handler):
+        await cluster.advance(hours=1)
+        assert await cluster.run_until_idle() == timedelta(minutes=1)
 
 
 async def test_the_lease_of_a_worker_that_says_nothing_runs_out(cluster, client) -> None:

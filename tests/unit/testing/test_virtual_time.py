@@ -36,6 +36,26 @@ async def test_timers_fire_in_their_order_each_at_its_instant() -> None:
         virtual.release()
 
 
+class Young(asyncio.SelectorEventLoop):
+    """The loop of a machine that has just started: 1.001 × 1000 is less than 1001 there."""
+
+    def time(self) -> float:
+        return 0.5
+
+
+def test_who_truncates_the_loops_time_reads_each_millisecond() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        virtual = VirtualTime(0, patience_s=0)
+        for passed_ms in range(1, 100):
+            await virtual.pass_until(passed_ms)
+            assert (int(loop.time() * 1_000), virtual.now_ms) == (1_000 + passed_ms, passed_ms)
+        virtual.release()
+
+    with asyncio.Runner(loop_factory=Young) as runner:
+        runner.run(story())
+
+
 async def test_a_year_of_short_sleeps_does_not_drift() -> None:
     """A chain of timers, each a third of a second after the other, over what 2**24 s can tell."""
     virtual = VirtualTime(0, patience_s=0)
