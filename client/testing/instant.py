@@ -27,6 +27,7 @@ class InstantConsensus:
     standing: Literal["voter"] = "voter"
     incarnation = 1
     obstacle = None
+    apply_s = 0.0
     waiting_reads = 0
     room: Literal["plenty"] = "plenty"
     free_bytes = 0
