@@ -11,6 +11,7 @@ from timeball.client import messages
 from timeball.client.errors import InvalidRequest
 from timeball.cluster.http.codec import fingerprint, pack_value
 from timeball.cluster.http.exchange import Request
+from timeball.cluster.http.options import read_options, weight_of_options
 from timeball.cluster.http.refusals import no_such_job
 from timeball.cluster.http.schedules import read_schedule
 from timeball.cluster.http.services import Services
@@ -59,6 +60,7 @@ def build_job(
     if not repeatable:
         plan.settled()
     policy = read_policy(body.retry, prefix)
+    options = read_options(body, plan, prefix)
     payload = pack_value(body.payload, f"{prefix}payload")
     mark = b""
     if key:
@@ -70,6 +72,7 @@ def build_job(
             body.partition_key,
             policy,
             body.timeout_ms,
+            *(() if options is None else (options,)),
         )
     job = operations.NewJob(
         body.queue,
@@ -83,6 +86,7 @@ def build_job(
         body.timeout_ms or 0,
         key,
         mark,
+        options,
         key_rule=rule,
     )
     return Built(job, plan.over)
@@ -153,7 +157,7 @@ def _policy(retry: messages.Retry) -> operations.RetryPolicy | _Contradiction | 
 
 def weight_of(job: operations.NewJob) -> int:
     """About how many bytes a job takes in the log, rather more than less."""
-    weight = len(job.payload) + _OVERHEAD_BYTES
+    weight = len(job.payload) + _OVERHEAD_BYTES + weight_of_options(job.options)
     if job.retry is not None:
         weight += sum(4 * len(name) for name in job.retry.non_retryable_errors)
     if job.timetable is not None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from timeball.cluster.state import limits, poison
 from timeball.cluster.state.backoff import backoff_ms
+from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.memory import ClaimRecord
 from timeball.cluster.state.operations import (
+    NO_OPTIONS,
     Claim,
     Expire,
     Fail,
@@ -67,8 +69,9 @@ def claim(store: Store, operation: Claim) -> list[int]:
             tokens_by_hold = {(job, nominal_ms): token for job, nominal_ms, token in remembered}
             return [tokens_by_hold.get(hold, 0) for hold in wanted]
     worker, lease_ms = operation.worker[: limits.MAX_WORKER_CHARS], operation.lease_ms
+    offered = operation.offered
     tokens = [
-        token if _lease(store, job, nominal_ms, token, worker, lease_ms) else 0
+        token if _lease(store, job, nominal_ms, token, worker, lease_ms, offered) else 0
         for (job, nominal_ms), token in zip(wanted, store.number_tokens(len(wanted)), strict=True)
     ]
     store.counters.claimed += len(tokens) - tokens.count(0)
@@ -89,11 +92,22 @@ def remembered_claim(store: Store, request_id: str) -> list[tuple[int, int, int]
 
 
 def _lease(
-    store: Store, job_id: int, nominal_ms: int, token: int, worker: str, lease_ms: int
+    store: Store,
+    job_id: int,
+    nominal_ms: int,
+    token: int,
+    worker: str,
+    lease_ms: int,
+    offered: tuple[str, ...],
 ) -> bool:
     execution = store.execution_to_change(job_id, nominal_ms)
     now_ms = store.log_time_ms
     if execution is None or execution.state is not _SCHEDULED or waits(execution):
+        return False
+    options = execution.job.options
+    if options is not NO_OPTIONS and not (
+        set(options.requires).issubset(offered) and not expires_by(execution, now_ms)
+    ):
         return False
     claimed_ms = execution.due_ms
     if claimed_ms <= now_ms:
@@ -282,10 +296,11 @@ def _retry_or_die(
             used = execution.attempts_used
             retry_after_ms = backoff_ms(policy, execution.job.id, execution.nominal_ms, used)
         delay_ms = min(retry_after_ms, limits.MAX_DURATION_MS)
-        if execution.state is not _SCHEDULED:
-            store.counters.retried += 1
+        held = execution.state is not _SCHEDULED
         due_ms = min(store.log_time_ms + delay_ms, limits.MAX_TIME_MS)
         store.reschedule(execution, event, due_ms)
+        if held and execution.state is _SCHEDULED:
+            store.counters.retried += 1
 
 
 def _poison(
