@@ -18,6 +18,7 @@ from timeball.client.failover import Backoff
 from timeball.client.flow import Call, encode_request, in_batches
 from timeball.client.messages import Consistency, Idempotency, NewJob, Retry, Schedule
 from timeball.client.middleware import CreateMiddleware, chain
+from timeball.client.surroundings import Surroundings
 from timeball.client.timetables import TimetableCalls
 
 
@@ -58,6 +59,7 @@ class Client(DeadLetterCalls, TimetableCalls):
         rng: Random | None = None,
         now_ms: Callable[[], int] = loop_ms,
         transport: Transport | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         super().__init__(
             urls,
@@ -69,6 +71,7 @@ class Client(DeadLetterCalls, TimetableCalls):
             rng=rng,
             now_ms=now_ms,
             transport=transport,
+            surroundings=surroundings,
         )
         if gather_creates_ms is not None and not 0 <= gather_creates_ms <= 1_000:
             raise ValueError(f"gather_creates_ms is 0 to 1000, got {gather_creates_ms}")

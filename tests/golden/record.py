@@ -214,6 +214,8 @@ class Recorder:
         job = rng.choice(recurring if rng.random() < 0.9 else jobs)
         match rng.randrange(9):
             case 0:
+                to_come = [one for one in recurring if one.moves_at_ms > self.now_ms]
+                job = rng.choice(to_come or [job])
                 return PauseJob(job.id, rng.choice(["", "maintenance"]))
             case 1 | 2:
                 return ResumeJob(job.id, rng.random() < 0.3)
