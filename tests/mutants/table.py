@@ -6,6 +6,7 @@ import damage_rules
 import dispatch_rules
 import election_rules
 import http_rules
+import key_rules
 import log_rules
 import membership_rules
 import nominal_rules
@@ -30,6 +31,7 @@ MUTANTS = (
     *peer_rules.RULES,
     *read_rules.RULES,
     *state_rules.RULES,
+    *key_rules.RULES,
     *retry_rules.RULES,
     *timetable_rules.RULES,
     *dispatch_rules.RULES,
