@@ -33,6 +33,10 @@ from timeball.cluster.state.verdicts import Changed, ChangeStatus, CreateStatus
 from timeball.wheel import PRIORITIES
 
 _SCHEDULED = ExecutionState.SCHEDULED
+_NOT_CREATED = {
+    CreateStatus.FULL: ChangeStatus.FULL,
+    CreateStatus.DRAINING: ChangeStatus.DRAINING,
+}
 
 
 def update_job(store: Store, operation: UpdateJob) -> Changed:
@@ -69,8 +73,7 @@ def _create(store: Store, new: NewJob, name: str) -> Changed:
     created = create(store, new, name)
     if created.status is CreateStatus.CREATED:
         return Changed(ChangeStatus.CREATED, created.job, 1)
-    full = created.status is CreateStatus.FULL
-    return Changed(ChangeStatus.FULL if full else ChangeStatus.INVALID)
+    return Changed(_NOT_CREATED.get(created.status, ChangeStatus.INVALID))
 
 
 def _change(store: Store, job: Job, change: Change) -> Changed:

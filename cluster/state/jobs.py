@@ -13,6 +13,7 @@ from timeball.cluster.state.operations import (
     NewJob,
     RetryPolicy,
 )
+from timeball.cluster.state.queues import is_draining
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
 from timeball.cluster.state.soundness import is_sound_options, is_sound_policy, is_sound_timetable
 from timeball.cluster.state.store import NO_EXECUTIONS, Store
@@ -23,6 +24,7 @@ from timeball.wheel import PRIORITIES
 _CREATED = CreateStatus.CREATED
 _INVALID = Created(CreateStatus.INVALID, 0, 0)
 _FULL = Created(CreateStatus.FULL, 0, 0)
+_DRAINING = Created(CreateStatus.DRAINING, 0, 0)
 
 
 def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
@@ -62,6 +64,8 @@ def create(store: Store, new: NewJob, name: str = "") -> Created:
     policy = shared_policy(store, new.retry)
     if policy is None or not _within_limits(new):
         return _INVALID
+    if store.configured and is_draining(store, new.queue):
+        return _DRAINING
     if len(store.pending) >= settings.max_pending or (
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):

@@ -202,7 +202,8 @@ class Claim(Operation, frozen=True, tag=3):
     """Lease executions, given as (job, nominal_ms), to a worker. Verdict: list of tokens.
 
     The verdict holds the fencing token per execution, or 0 where the lease was refused
-    (no longer scheduled, or not due within `limits.MAX_LEAD_MS` of log-time). `request_id`
+    (no longer scheduled, not due within `limits.MAX_LEAD_MS` of log-time, or beyond what the
+    settings of its queue allow). `request_id`
     is remembered for as long as the answer may be asked for again.
     """
 
@@ -465,6 +466,63 @@ class PurgeDead(Operation, frozen=True, tag=20):
     executions: Sequence[tuple[int, int, int]]
 
 
+ACTIVE, PAUSED, DRAINING = QUEUE_STATES = ("active", "paused", "draining")
+"""Whether a queue hands anything out, and whether it takes new jobs: a paused one does only the
+latter, a draining one only the former."""
+
+
+class RateLimit(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """At most `executions` leases in any `per_ms`, by log-time, and `burst` at a time.
+
+    In the long run; after a pause up to `burst` are granted at once (see `queues`).
+    """
+
+    executions: int
+    per_ms: int
+    burst: int
+
+
+class QueueSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What bounds the leases of one queue; 0, or None: nothing.
+
+    `max_concurrency` counts the leases that are held at a time, `max_concurrency_per_key` those
+    of jobs that have the same `Options.concurrency_key`.
+    """
+
+    state: str = ACTIVE
+    max_concurrency: int = 0
+    max_concurrency_per_key: int = 0
+    rate_limit: RateLimit | None = None
+
+
+DEFAULT_QUEUE_SETTINGS: Final = QueueSettings()
+"""What most queues have: nothing is kept of them."""
+
+
+class QueueChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """New parts of a queue's settings; "", -1 or None for those that stay.
+
+    A `rate_limit` of no executions takes the limit away.
+    """
+
+    state: str = ""
+    max_concurrency: int = -1
+    max_concurrency_per_key: int = -1
+    rate_limit: RateLimit | None = None
+
+
+class ConfigureQueue(Operation, frozen=True, tag=22):
+    """Change a queue's settings, if they still are at `version` (-1: at any). Verdict:
+    `QueueConfigured`.
+
+    Defaults are at version 0. Leases that are held go on, whatever the new bounds.
+    """
+
+    queue: str
+    version: int
+    change: QueueChange
+
+
 AnyOperation = (
     CreateJobs
     | CancelJobs
@@ -486,6 +544,7 @@ AnyOperation = (
     | PutJob
     | ParkTimetables
     | PurgeDead
+    | ConfigureQueue
 )
 
 LEVELS: Final[dict[type[Operation], int]] = {
@@ -509,6 +568,7 @@ LEVELS: Final[dict[type[Operation], int]] = {
     PutJob: 1,
     ParkTimetables: 1,
     PurgeDead: 1,
+    ConfigureQueue: 1,
 }
 """The feature level that each operation needs."""
 

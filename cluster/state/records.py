@@ -9,13 +9,20 @@ everyone else reads.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.limits import MAX_TIME_MS
-from timeball.cluster.state.operations import NO_OPTIONS, Fate, Options, RetryPolicy, Timetable
+from timeball.cluster.state.operations import (
+    NO_OPTIONS,
+    Fate,
+    Options,
+    QueueSettings,
+    RetryPolicy,
+    Timetable,
+)
 
 
 class JobState(enum.IntEnum):
@@ -274,6 +281,22 @@ class QueueCounts:
     total_cancelled: int = 0
     total_skipped: int = 0
     """Those withdrawn before their time among them."""
+    leased_by_key: dict[str, int] = field(default_factory=dict)
+    """Of `leased`, those of jobs with a concurrency key, by key."""
+
+
+@dataclass(slots=True)
+class ConfiguredQueue:
+    """A queue whose settings are not the default, with or without jobs.
+
+    What its rate limit has been charged was `charged` at `charged_ms` of log-time: each lease
+    adds `per_ms`, and each millisecond takes `executions` off again (see `queues`).
+    """
+
+    settings: QueueSettings
+    version: int
+    charged: int = 0
+    charged_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -304,3 +327,5 @@ class Counters:
     """Runs of the past that catch-up made."""
     purged: int = 0
     """Dead executions that somebody had forgotten."""
+    configured: int = 0
+    """Changes of settings of queues; each gives its queue this number as its version."""

@@ -9,11 +9,14 @@ from timeball.cluster.state.operations import (
     BACKOFFS,
     LIST,
     OVERLAPS,
+    QUEUE_STATES,
     At,
     Cron,
     Dates,
     Every,
     Options,
+    QueueSettings,
+    RateLimit,
     RetryPolicy,
     Timetable,
     Window,
@@ -53,6 +56,26 @@ def _are_tags(tags: tuple[str, ...]) -> bool:
         len(tags) <= limits.MAX_TAGS
         and all(0 < len(tag) <= limits.MAX_TAG_CHARS for tag in tags)
         and all(one < other for one, other in itertools.pairwise(tags))
+    )
+
+
+def is_sound_queue(name: str, settings: QueueSettings) -> bool:
+    """A queue's name and settings."""
+    rate = settings.rate_limit
+    return (
+        0 < len(name) <= limits.MAX_QUEUE_CHARS
+        and settings.state in QUEUE_STATES
+        and 0 <= settings.max_concurrency <= limits.MAX_CONCURRENCY
+        and 0 <= settings.max_concurrency_per_key <= limits.MAX_CONCURRENCY
+        and (rate is None or _is_rate(rate))
+    )
+
+
+def _is_rate(rate: RateLimit) -> bool:
+    return (
+        0 < rate.executions <= limits.MAX_RATE
+        and 0 < rate.per_ms <= limits.MAX_RATE_PERIOD_MS
+        and 0 < rate.burst <= limits.MAX_RATE
     )
 
 

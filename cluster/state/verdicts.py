@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from timeball.cluster.state.operations import QueueSettings
+
 
 class Verdict(enum.IntEnum):
     """The answer to one item of a worker's report, an expiry, a replay or a purge."""
@@ -41,6 +43,8 @@ class CreateStatus(enum.IntEnum):
     """The cluster holds as many pending executions, or queues, as it may."""
     INVALID = 4
     """The definition is beyond the limits of the state (see `limits`); nothing was created."""
+    DRAINING = 5
+    """The queue is draining; nothing was created."""
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
@@ -106,7 +110,9 @@ class ChangeStatus(enum.IntEnum):
     INVALID = 10
     """Beyond the limits of the state."""
     FULL = 11
-    """A put found no room for a new job."""
+    """A put found no room for a new job, or settings none for another queue."""
+    DRAINING = 12
+    """A put would have made a new job in a queue that is draining."""
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False):
@@ -115,6 +121,14 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
     status: ChangeStatus
     job: int = 0
     version: int = 0
+
+
+class QueueConfigured(msgspec.Struct, frozen=True, gc=False):
+    """Verdict of a change of a queue's settings: what it did, and the settings as they are now."""
+
+    status: ChangeStatus
+    version: int
+    settings: QueueSettings
 
 
 class TriggerStatus(enum.IntEnum):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.limits import ATTEMPTS_KEPT, MAX_LEAD_MS
 from timeball.cluster.state.operations import (
     ClusterSettings,
     Every,
+    Options,
+    QueueSettings,
+    RateLimit,
     RetryPolicy,
     Timetable,
 )
@@ -27,6 +31,7 @@ from timeball.cluster.state.verdicts import (
     ChangeStatus,
     CreateStatus,
     Moved,
+    QueueConfigured,
     Triggered,
     TriggerStatus,
     Verdict,
@@ -71,6 +76,10 @@ POLICIES = [
 ]
 
 
+OPTIONS = [None, None, Options("k1"), Options("k2")]
+RATES = [RateLimit(1, 1_000, 2), RateLimit(3, 700, 1), RateLimit(2, 5_000, 3)]
+
+
 def backoff_ms(policy, used):
     """What the delay should be, without jitter, by the words of the protocol."""
     plain_ms = {
@@ -112,6 +121,7 @@ class ModelJob:
     id: int
     queue: str
     definition: tuple  # payload, retry policy, priority
+    key: str  # concurrency key
     timetable: Timetable | None
     planned_ms: int
     ended: bool
@@ -141,6 +151,22 @@ class ModelJob:
         return JobState.COMPLETED if self.ended and idle else JobState.ACTIVE
 
 
+@dataclass
+class ModelQueue:
+    """Settings, and the tokens that the rate limit's bucket held at a moment."""
+
+    settings: QueueSettings
+    version: int
+    tokens: Fraction = Fraction(0)
+    at_ms: int = 0
+
+    def refill(self, now_ms):
+        rate = self.settings.rate_limit
+        come = Fraction((now_ms - self.at_ms) * rate.executions, rate.per_ms)
+        self.tokens = min(Fraction(rate.burst), self.tokens + come)
+        self.at_ms = now_ms
+
+
 class Model:
     """What the state should be."""
 
@@ -154,6 +180,7 @@ class Model:
         self.requests = []  # (id, since_ms, answer as tuples, of a trigger)
         self.claims = []  # (id, since_ms, grants)
         self.counts = Counter()
+        self.queues = {}  # those with settings of their own
         self.spent = []  # when each run of the past may be forgotten by the budget
 
     def execution(self, hold):
@@ -201,12 +228,16 @@ class Model:
             job = self.jobs.get(known[3])
             one_shot = job and not job.recurring
             return CreateStatus.DUPLICATE, known[3], job.planned_ms if one_shot else known[4]
+        if new.queue in self.queues and self.queues[new.queue].settings.state == "draining":
+            return CreateStatus.DRAINING, 0, 0
         if len(self.pending()) >= SETTINGS.max_pending:
             return CreateStatus.FULL, 0, 0
         nominal_ms = new.first_ms or self.now_ms + new.delay_ms
         definition = (new.payload, new.retry, new.priority)
         job = ModelJob(
-            *(self.next_job, new.queue, definition, new.timetable, nominal_ms),
+            *(self.next_job, new.queue, definition),
+            new.options.concurrency_key if new.options else "",
+            *(new.timetable, nominal_ms),
             new.timetable is None,
             name=name,
             passed_ms=min(self.now_ms, nominal_ms - 1),
@@ -253,7 +284,7 @@ class Model:
             one = self.execution(hold)
             near_ms = self.now_ms + MAX_LEAD_MS
             fit = one and one.state is ExecutionState.SCHEDULED and one.due_ms <= near_ms
-            if fit and not self.ahead(one):
+            if fit and not self.ahead(one) and self.admits(one.job):
                 one.state, one.token = ExecutionState.LEASED, token
                 one.used += 1
                 one.attempts = [*one.attempts, [token, Outcome.OPEN]][-ATTEMPTS_KEPT:]
@@ -265,6 +296,66 @@ class Model:
         if request_id and grants:
             self.claims.append((request_id, self.now_ms, grants))
         return tokens
+
+    def admits(self, job):
+        """Whether the settings of its queue let an execution of the job be leased."""
+        if job.queue not in self.queues:
+            return True
+        queue = self.queues[job.queue]
+        settings, rate = queue.settings, queue.settings.rate_limit
+        leased = [
+            one.job.key
+            for one in self.executions()
+            if one.job.queue == job.queue and one.state in HELD
+        ]
+        if settings.state == "paused":
+            return False
+        if settings.max_concurrency and len(leased) >= settings.max_concurrency:
+            return False
+        most = settings.max_concurrency_per_key
+        if most and job.key and leased.count(job.key) >= most:
+            return False
+        if rate:
+            queue.refill(self.now_ms)
+            if queue.tokens < 1:
+                return False
+            queue.tokens -= 1
+        return True
+
+    def configure(self, name, version, change):
+        known = self.queues.get(name)
+        before = known.settings if known else QueueSettings()
+        at = known.version if known else 0
+        if version not in (-1, at):
+            return QueueConfigured(ChangeStatus.OTHER_VERSION, at, before)
+        rate = before.rate_limit
+        if change.rate_limit:
+            rate = change.rate_limit if change.rate_limit.executions else None
+        numbers = [
+            getattr(before if getattr(change, name) == -1 else change, name)
+            for name in ("max_concurrency", "max_concurrency_per_key")
+        ]
+        settings = QueueSettings(change.state or before.state, *numbers, rate)
+        if settings == before:
+            return QueueConfigured(ChangeStatus.UNCHANGED, at, before)
+        if not name or settings.state == "closed" or min(numbers) < 0:
+            return QueueConfigured(ChangeStatus.INVALID, at, before)
+        self.counts["configured"] += 1
+        if settings == QueueSettings():
+            del self.queues[name]
+            return QueueConfigured(ChangeStatus.CHANGED, 0, settings)
+        at = self.counts["configured"]
+        after = ModelQueue(settings, at, at_ms=self.now_ms)
+        if rate:
+            after.tokens = Fraction(rate.burst)
+            if before.rate_limit:
+                known.refill(self.now_ms)
+                after.tokens = known.tokens
+            if before.rate_limit and before.rate_limit != rate:
+                used = -(-(before.rate_limit.burst - known.tokens) // 1)
+                after.tokens = max(Fraction(0), rate.burst - used)
+        self.queues[name] = after
+        return QueueConfigured(ChangeStatus.CHANGED, at, settings)
 
     def start(self, hold, token):
         one = self.execution(hold)
@@ -562,8 +653,9 @@ class Model:
         known = [job for job in self.jobs.values() if job.name == name and not job.ended]
         if not known:
             status, job_id, _ = self.create_one(new, name)
-            full = status is CreateStatus.FULL
-            return Changed(ChangeStatus.FULL) if full else Changed(ChangeStatus.CREATED, job_id, 1)
+            if status is not CreateStatus.CREATED:
+                return Changed(ChangeStatus[status.name])
+            return Changed(ChangeStatus.CREATED, job_id, 1)
         (job,) = known
         if job.queue != new.queue:
             return Changed(ChangeStatus.FIXED, job.id, job.version)

@@ -25,6 +25,7 @@ from timeball.cluster.state.operations import (
     Change,
     Claim,
     ClusterSettings,
+    ConfigureQueue,
     CreateJobs,
     Every,
     Expire,
@@ -33,10 +34,13 @@ from timeball.cluster.state.operations import (
     Fate,
     Lead,
     NewJob,
+    Options,
     ParkTimetables,
     PauseJob,
     PurgeDead,
     PutJob,
+    QueueChange,
+    RateLimit,
     Release,
     Replay,
     ResumeJob,
@@ -118,6 +122,7 @@ class Life:
                 timetable=self.rng.choice([None, None, *TIMETABLES]),
                 retry=self.rng.choice(POLICIES),
                 idempotency_key=self.rng.choice(["", f"k{self.rng.randrange(500)}"]),
+                options=self.rng.choice([None, Options(f"key{self.rng.randrange(3)}")]),
             )
             for _ in range(self.rng.randint(1, 6))
         ]
@@ -205,7 +210,15 @@ class Life:
         new = NewJob("mail", b"p", self.now_ms, timetable=self.rng.choice(TIMETABLES))
         self.apply(PutJob(f"n{self.rng.randrange(9)}", new))
 
+    def configure(self):
+        rate = RateLimit(self.rng.randrange(3), 50, self.rng.randint(1, 4))
+        most = self.rng.randrange(3)
+        change = QueueChange(self.rng.choice(["active", "paused"]), 9 * most, 2 * most, rate)
+        name = f"q{self.rng.randrange(30)}"
+        self.apply(ConfigureQueue(self.rng.choice(["mail", name, name]), -1, change))
+
     STEPS = (
+        configure,
         *(create, claim, claim, claim, start, succeed, succeed, fail, fail),
         *(release, expire, replay, cancel, advance, advance),
         *(pause, resume, park, trigger, backfill, update, put, purge),
