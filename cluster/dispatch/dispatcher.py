@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from timeball.cluster.dispatch.claims import ClaimRequest
 from timeball.cluster.dispatch.duty import Duty
 from timeball.cluster.dispatch.errors import NotServing
 from timeball.cluster.dispatch.leases import Heartbeat, Lease
@@ -16,6 +15,7 @@ from timeball.cluster.dispatch.seams import (
     LoopTimers,
     Timers,
 )
+from timeball.cluster.dispatch.waiting import ClaimRequest
 from timeball.cluster.state.machine import Applied, StateMachine
 
 __all__ = ["ClaimRequest", "Dispatcher", "Heartbeat", "Lease"]

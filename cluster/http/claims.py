@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 
 from timeball.client import messages
-from timeball.cluster.dispatch.claims import ClaimRequest
 from timeball.cluster.dispatch.errors import TooManyClaims
+from timeball.cluster.dispatch.waiting import ClaimRequest
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.exchange import REQUEST_ID, Answered, Request, read_header
 from timeball.cluster.http.executions import answer_report

@@ -334,7 +334,7 @@ async def test_what_is_cancelled_before_it_is_due_goes_to_nobody(world):
 async def test_what_is_taken_back_before_it_is_due_goes_to_the_next_claim(world):
     """As by the withdrawal of the claim that a node has forwarded."""
     hold, first, second = await leased_ahead(world)
-    (lease,) = world.dispatcher._duty.claims._early[0].leases
+    (lease,) = world.dispatcher._duty.claims._early._heap[0].leases
     await world.release(lease)
     await world.pass_ms(10)
     assert first.result() == []
