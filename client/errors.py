@@ -9,7 +9,8 @@
     ├── UnsupportedMediaType    415      neither JSON nor MessagePack
     ├── NotAcceptable           406
     ├── Conflict                409      the state of the thing forbids it
-    │   └── LeaseLost           409      the fencing token is not the latest
+    │   ├── LeaseLost           409      the fencing token is not the latest
+    │   └── QueueDraining       409      the queue takes no new jobs
     ├── PreconditionFailed      412      If-Match or If-None-Match does not hold
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
@@ -157,6 +158,18 @@ class LeaseLost(Conflict):
     title = "The lease was lost"
 
 
+class QueueDraining(Conflict):
+    """The queue is draining: it takes no new jobs until it is resumed."""
+
+    code = "queue-draining"
+    title = "The queue takes no new jobs"
+
+    @classmethod
+    def at(cls, field: str, detail: str) -> QueueDraining:
+        """Make the error for the field that names the queue."""
+        return cls(f"{field}: {detail}", errors=[FieldError(field=field, detail=detail)])
+
+
 class PreconditionFailed(TimeballError):
     """The thing is not as `If-Match` or `If-None-Match` says: somebody else changed it."""
 
@@ -229,6 +242,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         UnsupportedMediaType,
         Conflict,
         LeaseLost,
+        QueueDraining,
         PreconditionFailed,
         Overloaded,
         Unavailable,

@@ -32,6 +32,7 @@ from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
+from timeball.cluster.http.queues import Queues
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.http.services import Services
 from timeball.cluster.levels import LevelKeeper, objection_at
@@ -328,6 +329,7 @@ class Node(Observer):
             Jobs(services),
             Changes(services),
             Occurrences(services),
+            Queues(services),
             Explanations(services),
             Executions(services),
             Claims(services),

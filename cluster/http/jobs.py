@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from timeball.client import messages
-from timeball.client.errors import InvalidRequest, KeyReused, TimeballError
+from timeball.client.errors import InvalidRequest, KeyReused, QueueDraining, TimeballError
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.definitions import (
     Built,
@@ -34,7 +34,7 @@ from timeball.cluster.http.paging import (
 )
 from timeball.cluster.http.preconditions import etag_of, named_etag_of, refuse_conditions
 from timeball.cluster.http.problems import cluster_full
-from timeball.cluster.http.refusals import FULL, no_such_job
+from timeball.cluster.http.refusals import DRAINING, FULL, no_such_job
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.schedule_views import show_first_fires
 from timeball.cluster.http.services import Services, propose_all
@@ -270,6 +270,8 @@ def _refusal(status: CreateStatus, prefix: str, over: InvalidRequest | None) -> 
             )
         case CreateStatus.FULL:
             return cluster_full(FULL)
+        case CreateStatus.DRAINING:
+            return QueueDraining.at(f"{prefix}queue", DRAINING)
         case _:
             assert status is CreateStatus.INVALID
             if over is not None:

@@ -7,6 +7,7 @@ from timeball.client.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
+    QueueDraining,
     TimeballError,
 )
 from timeball.client.messages import FieldError
@@ -15,6 +16,7 @@ from timeball.cluster.http.problems import cluster_full
 from timeball.cluster.state.records import Job
 from timeball.cluster.state.verdicts import Changed, ChangeStatus
 
+DRAINING = "this queue is draining: it takes no new jobs until it is resumed"
 FULL = "the cluster holds as many pending executions or queues as it may"
 
 
@@ -39,6 +41,8 @@ def change_refusal(changed: Changed, request: Request, job: Job | None) -> Timeb
             return _fixed(job)
         case ChangeStatus.FULL:
             return cluster_full(FULL)
+        case ChangeStatus.DRAINING:
+            return QueueDraining.at("queue", DRAINING)
         case status:
             assert status is ChangeStatus.INVALID, status
             return InvalidRequest.at("body", "beyond the cluster's limits")

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from timeball.cluster.state import limits
 from timeball.cluster.state.operations import (
+    ConfigureQueue,
+)
+from timeball.cluster.state.queue_settings import (
     DEFAULT_QUEUE_SETTINGS,
     DRAINING,
     PAUSED,
-    ConfigureQueue,
     QueueChange,
     QueueSettings,
     RateLimit,
@@ -100,7 +102,7 @@ def admit(store: Store, execution: Execution) -> bool:
     if settings.max_concurrency and counts.leased >= settings.max_concurrency:
         return False
     per_key, key = settings.max_concurrency_per_key, job.options.concurrency_key
-    if per_key and key and counts.leased_by_key.get(key, 0) >= per_key:
+    if per_key and counts.leased_by_key.get(key, 0) >= per_key:
         return False
     rate = settings.rate_limit
     if rate is not None:

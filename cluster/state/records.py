@@ -19,9 +19,11 @@ from timeball.cluster.state.operations import (
     NO_OPTIONS,
     Fate,
     Options,
-    QueueSettings,
     RetryPolicy,
     Timetable,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueSettings,
 )
 
 

@@ -12,11 +12,13 @@ from timeball.cluster.state import limits
 from timeball.cluster.state.jobs import shared_policy
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import (
-    DEFAULT_QUEUE_SETTINGS,
     FIRST_LEVEL,
     NO_OPTIONS,
     NUMBERED_PER_ENTRY,
     RetryPolicy,
+)
+from timeball.cluster.state.queue_settings import (
+    DEFAULT_QUEUE_SETTINGS,
 )
 from timeball.cluster.state.queues import is_soundly_charged
 from timeball.cluster.state.records import (

@@ -32,9 +32,11 @@ from timeball.cluster.state.operations import (
     ClusterSettings,
     Fate,
     Options,
-    QueueSettings,
     RetryPolicy,
     Timetable,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueSettings,
 )
 from timeball.cluster.state.records import (
     Attempt,

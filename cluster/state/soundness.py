@@ -9,17 +9,19 @@ from timeball.cluster.state.operations import (
     BACKOFFS,
     LIST,
     OVERLAPS,
-    QUEUE_STATES,
     At,
     Cron,
     Dates,
     Every,
     Options,
-    QueueSettings,
-    RateLimit,
     RetryPolicy,
     Timetable,
     Window,
+)
+from timeball.cluster.state.queue_settings import (
+    QUEUE_STATES,
+    QueueSettings,
+    RateLimit,
 )
 
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from timeball.cluster.state.operations import QueueSettings
+from timeball.cluster.state.queue_settings import (
+    QueueSettings,
+)
 
 
 class Verdict(enum.IntEnum):

@@ -47,9 +47,7 @@ from timeball.cluster.state.operations import (
     PauseJob,
     PurgeDead,
     PutJob,
-    QueueChange,
     RaiseLevel,
-    RateLimit,
     Release,
     Replay,
     ResumeJob,
@@ -62,6 +60,10 @@ from timeball.cluster.state.operations import (
     UpdateJob,
     Window,
     encode_entry,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueChange,
+    RateLimit,
 )
 from timeball.cluster.state.records import Job
 from timeball.wheel import TimeBuckets

@@ -11,6 +11,7 @@ import membership_rules
 import nominal_rules
 import operation_rules
 import peer_rules
+import queue_rules
 import read_rules
 import retry_rules
 import space_rules
@@ -30,6 +31,7 @@ MUTANTS = (
     *read_rules.RULES,
     *state_rules.RULES,
     *retry_rules.RULES,
+    *queue_rules.RULES,
     *timetable_rules.RULES,
     *dispatch_rules.RULES,
     *catchup_rules.RULES,

@@ -12,10 +12,12 @@ from timeball.cluster.state.operations import (
     ClusterSettings,
     Every,
     Options,
-    QueueSettings,
-    RateLimit,
     RetryPolicy,
     Timetable,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueSettings,
+    RateLimit,
 )
 from timeball.cluster.state.records import (
     ExecutionState,

@@ -39,8 +39,6 @@ from timeball.cluster.state.operations import (
     PauseJob,
     PurgeDead,
     PutJob,
-    QueueChange,
-    RateLimit,
     Release,
     Replay,
     ResumeJob,
@@ -52,6 +50,10 @@ from timeball.cluster.state.operations import (
     TriggerJob,
     UpdateJob,
     encode_entry,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueChange,
+    RateLimit,
 )
 from timeball.cluster.state.records import ExecutionState
 

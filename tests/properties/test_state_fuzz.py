@@ -26,12 +26,14 @@ from timeball.cluster.state.operations import (
     Failure,
     Lead,
     NewJob,
-    QueueChange,
-    RateLimit,
     Succeed,
     Success,
     Timetable,
     encode_entry,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueChange,
+    RateLimit,
 )
 from timeball.cluster.state.restore import LevelTooHigh
 

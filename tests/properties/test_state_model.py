@@ -47,8 +47,6 @@ from timeball.cluster.state.operations import (
     PauseJob,
     PurgeDead,
     PutJob,
-    QueueChange,
-    RateLimit,
     Release,
     Replay,
     ResumeJob,
@@ -60,6 +58,10 @@ from timeball.cluster.state.operations import (
     encode_entry,
 )
 from timeball.cluster.state.overlap import waits
+from timeball.cluster.state.queue_settings import (
+    QueueChange,
+    RateLimit,
+)
 from timeball.cluster.state.queues import rate_room, rate_room_ms
 from timeball.cluster.state.records import (
     ExecutionState,

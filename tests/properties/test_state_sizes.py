@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeball.cluster.state import operations as ops
+from timeball.cluster.state.queue_settings import QUEUE_STATES, QueueChange, RateLimit
 from timeball.cluster.state.sizes import count_items, guess_bytes
 
 NUMBERS = st.integers(0, 2**53)
@@ -70,6 +71,17 @@ OPERATIONS = st.one_of(
     st.builds(ops.CancelJobs, some(NUMBERS)),
     st.builds(ops.Claim, NAME, KEY, NUMBERS, some(IDENTITY)),
     st.builds(ops.Start, some(HOLD)),
+    st.builds(
+        ops.ConfigureQueue,
+        NAME,
+        NUMBERS,
+        st.builds(
+            QueueChange,
+            st.sampled_from(QUEUE_STATES),
+            *(NUMBERS, NUMBERS),
+            st.builds(RateLimit, *([NUMBERS] * 3)),
+        ),
+    ),
     st.builds(
         ops.Succeed,
         some(st.builds(ops.Success, NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=99), NUMBERS)),

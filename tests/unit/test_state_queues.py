@@ -15,12 +15,14 @@ from timeball.cluster.state.operations import (
     NewJob,
     Options,
     PutJob,
-    QueueChange,
-    QueueSettings,
-    RateLimit,
     RetryPolicy,
     Timetable,
     TriggerJob,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueChange,
+    QueueSettings,
+    RateLimit,
 )
 from timeball.cluster.state.verdicts import ChangeStatus, CreateStatus, TriggerStatus, Verdict
 
