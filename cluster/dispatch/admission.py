@@ -22,6 +22,9 @@ from timeball.cluster.state.queues import rate_room, rate_room_ms
 from timeball.cluster.state.records import Execution, Job
 from timeball.wheel import Timer, TimingWheel
 
+HELD_BACK_BY = ("paused", "max_concurrency", "rate_limit", "max_concurrency_per_key")
+"""The settings that can keep due executions from claims."""
+
 _UNBOUNDED = 1 << 40
 
 
@@ -88,11 +91,11 @@ class Gate:
         settings = configured.settings
         found: list[str] = []
         if settings.state == PAUSED:
-            found.append("paused")
+            found.append(HELD_BACK_BY[0])
         if settings.max_concurrency and settings.max_concurrency <= self._leased() + self.bound:
-            found.append("max_concurrency")
+            found.append(HELD_BACK_BY[1])
         if settings.rate_limit is not None and rate_room(configured, now_ms) <= self.bound:
-            found.append("rate_limit")
+            found.append(HELD_BACK_BY[2])
         return found
 
     def bind(self, executions: Iterable[Execution]) -> None:
@@ -252,7 +255,7 @@ class Admission:
         if not self._ready.at_hand(queue):
             found = []
         if self._ready.aside.depth(queue):
-            found.append("max_concurrency_per_key")
+            found.append(HELD_BACK_BY[3])
         return found
 
     def close(self) -> None:

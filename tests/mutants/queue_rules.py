@@ -176,9 +176,9 @@ FORESIGHT = (
     Mutant(
         "what-is-bound-is-forgotten",
         "What is bound to claims and has no verdict yet counts as leased.",
-        f"{ADMISSION}::Gate.bind",
-        "self.bound += 1",
-        "self.bound += 0",
+        f"{ADMISSION}::Gate.room",
+        "self._leased() - self.bound",
+        "self._leased()",
         ["test_what_is_bound_and_not_committed_counts", RANDOM],
     ),
     Mutant(
@@ -205,9 +205,9 @@ FORESIGHT = (
     Mutant(
         "settings-are-not-looked-at",
         "New settings hold at once for the claims that wait.",
-        f"{ADMISSION}::Admission.applied",
-        "self._reconfigured(queue)",
-        "pass",
+        f"{ADMISSION}::Admission._reconfigured",
+        "if gate is not None:",
+        "if False:",
         [
             "test_a_paused_queue_keeps_its_claims_waiting_and_a_resumed_one_answers_them",
             "test_a_limit_that_is_taken_away_lets_all_go",

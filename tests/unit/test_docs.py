@@ -15,6 +15,7 @@ from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
+from timeball.cluster.http.queues import Queues
 from timeball.cluster.state import poison
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,7 @@ def test_the_protocol_names_every_route_and_no_other() -> None:
         Jobs(NOTHING),
         Changes(NOTHING),
         Occurrences(NOTHING),
+        Queues(NOTHING),
         Explanations(NOTHING),
         Executions(NOTHING),
         Claims(NOTHING),

@@ -35,7 +35,7 @@ def configure(log, queue="mail", *, version=-1, **change):
 
 
 def of_key(key, **rest):
-    return {"options": Options(key), **rest}
+    return {"options": Options(key, tags=("tag",)), **rest}
 
 
 def leased(log, *holds):
@@ -102,9 +102,9 @@ def test_a_queue_has_so_many_leases_at_a_time(log, end):
 def test_a_key_has_so_many_leases_at_a_time(log, end):
     configure(log, max_concurrency_per_key=1)
     one, other = log.create(retry=AGAIN, **of_key("a")), log.create(**of_key("a"))
-    elsewhere, without = log.create(**of_key("b")), log.create()
+    elsewhere, *without = log.create(**of_key("b")), *(log.create(**of_key("")) for _ in "12")
     (token,) = log.claim(one)
-    assert leased(log, other, elsewhere, without, log.create()) == [False, True, True, True]
+    assert leased(log, other, elsewhere, *without, log.create()) == [False, *[True] * 4]
     end(log, one, token)
     assert leased(log, other) == [True]
 
