@@ -13,6 +13,7 @@ from timeball.client.context import (
 )
 from timeball.client.errors import (
     Conflict,
+    DuplicateJob,
     InternalError,
     InvalidRequest,
     KeyReused,
@@ -50,6 +51,7 @@ from timeball.client.messages import (
     FireView,
     Heartbeat,
     Hold,
+    Idempotency,
     JobBackfilled,
     JobCancelled,
     JobChanged,
@@ -96,6 +98,7 @@ __all__ = [
     "DatesExcluded",
     "DeadReason",
     "Delivery",
+    "DuplicateJob",
     "Envelope",
     "Every",
     "EveryRule",
@@ -109,6 +112,7 @@ __all__ = [
     "HandlerMiddleware",
     "Heartbeat",
     "Hold",
+    "Idempotency",
     "InternalError",
     "InvalidArguments",
     "InvalidRequest",

@@ -10,6 +10,7 @@
     ├── NotAcceptable           406
     ├── Conflict                409      the state of the thing forbids it
     │   ├── LeaseLost           409      the fencing token is not the latest
+    │   ├── DuplicateJob        409      the idempotency key has a job, and no other was wanted
     │   └── QueueDraining       409      the queue takes no new jobs
     ├── PreconditionFailed      412      If-Match or If-None-Match does not hold
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
@@ -25,7 +26,7 @@ a problem document (RFC 9457) and the client raises the same class from that doc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 from timeball.client.messages import FieldError, Problem
@@ -49,12 +50,14 @@ class TimeballError(Exception):
         retry_after_ms: int = 0,
         leader: str = "",
         status: int | None = None,
+        job_id: str = "",
     ) -> None:
         super().__init__(detail or self.title)
         self.detail = detail
         self.errors = list(errors)
         self.retry_after_ms = retry_after_ms
         self.leader = leader
+        self.job_id = job_id
         self.http_status = status if status is not None else self.status
 
     def problem(self) -> Problem:
@@ -68,6 +71,7 @@ class TimeballError(Exception):
             outcome=self.outcome,
             retry_after_ms=self.retry_after_ms,
             leader=self.leader,
+            job_id=self.job_id,
         )
 
 
@@ -122,6 +126,16 @@ class MethodNotAllowed(TimeballError):
     code = "method-not-allowed"
     title = "The method is not allowed here"
     outcome = "not_applied"
+    allow: str = ""
+    """What the header `Allow` says."""
+
+    @classmethod
+    def among(cls, method: str, allowed: Iterable[str]) -> MethodNotAllowed:
+        """Make the error for a path that takes other methods."""
+        allow = ", ".join(sorted(allowed))
+        error = cls(f"{method[:40]} is no method of this path, which takes {allow}")
+        error.allow = allow
+        return error
 
 
 class NotAcceptable(TimeballError):
@@ -168,6 +182,13 @@ class QueueDraining(Conflict):
     def at(cls, field: str, detail: str) -> QueueDraining:
         """Make the error for the field that names the queue."""
         return cls(f"{field}: {detail}", errors=[FieldError(field=field, detail=detail)])
+
+
+class DuplicateJob(Conflict):
+    """The idempotency key has a job, `job_id`, and the create asked for no other."""
+
+    code = "duplicate-job"
+    title = "The idempotency key has a job already"
 
 
 class PreconditionFailed(TimeballError):
@@ -243,6 +264,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         Conflict,
         LeaseLost,
         QueueDraining,
+        DuplicateJob,
         PreconditionFailed,
         Overloaded,
         Unavailable,
@@ -262,5 +284,6 @@ def from_problem(problem: Problem) -> TimeballError:
         errors=problem.errors,
         retry_after_ms=problem.retry_after_ms,
         leader=problem.leader,
+        job_id=problem.job_id,
         status=problem.status,
     )

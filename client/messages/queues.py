@@ -45,6 +45,10 @@ class QueueUpdate(Request, frozen=True, kw_only=True):
     rate_limit: RateLimit | UnsetType | None = UNSET
 
 
+class QueueStateRequest(Request, frozen=True):
+    """The body of a pause, a drain or a resume, which need not have one: the path says it all."""
+
+
 class QueueDetails(Answer, frozen=True, kw_only=True):
     """A queue: its settings with their version, and how much it holds.
 

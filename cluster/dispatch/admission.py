@@ -129,8 +129,6 @@ class Taken(NamedTuple):
     executions: list[Execution]
     looked: int
     """How many executions were looked at for it."""
-    more: bool
-    """Whether there may be others that were not looked at yet."""
 
 
 class Admission:
@@ -165,26 +163,27 @@ class Admission:
         """What bounds a queue; None for most."""
         return self._gates.get(queue)
 
-    def take(self, gate: Gate, limit: int, now_ms: int, looks: int) -> Taken:
-        """The next executions that a claim may have; what may not go meanwhile stands aside.
-
-        At most `looks` are looked at.
-        """
+    def room(self, gate: Gate, now_ms: int) -> int:
+        """How many executions claims may have now, whatever their keys. If none, its claims are
+        not looked at again until that may have changed."""
         room = gate.room(now_ms)
         if not room:
             self._hold(gate, now_ms)
-            return Taken([], 0, more=False)
-        room = min(room, limit, looks)
+        return room
+
+    def take(self, gate: Gate, limit: int, looks: int) -> Taken:
+        """The next executions for a claim, where there is room for `limit`; what may not go since
+        its key is full stands aside. At most `looks` are looked at."""
         if not gate.bounds_keys:
-            executions = self._ready.take(gate.queue, room)
+            executions = self._ready.take(gate.queue, limit)
             gate.bind(executions)
-            return Taken(executions, len(executions), more=False)
+            return Taken(executions, len(executions))
         taken: list[Execution] = []
         looked = 0
-        while len(taken) < room and looked < looks:
-            found = self._ready.take(gate.queue, min(room - len(taken), looks - looked))
+        while len(taken) < limit:
+            found = self._ready.take(gate.queue, min(limit - len(taken), looks - looked))
             if not found:
-                return Taken(taken, looked, more=False)
+                break
             looked += len(found)
             for execution in found:
                 if gate.room_of_key(execution.job.options.concurrency_key):
@@ -193,7 +192,7 @@ class Admission:
                     self._ready.aside.left(execution)
                 else:
                     self._ready.aside.put(execution)
-        return Taken(taken, looked, more=True)
+        return Taken(taken, looked)
 
     def ahead(self, gate: Gate, executions: Sequence[Execution], now_ms: int) -> list[Execution]:
         """Which of those that come due next may go ahead of time: of each instant all or none."""

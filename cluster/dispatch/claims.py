@@ -169,41 +169,43 @@ class WaitingClaims:
         gate = self._admission.gate(queue)
         return gate is None or gate.room(self._now_ms()) > 0
 
-    def bind(self, now_ms: int) -> Iterator[tuple[Claim, int, Proposer]]:
-        """Bind waiting claims to ready work for one entry, one operation each."""
-        room = self._settings.executions_per_entry
+    def bind(self, now_ms: int, room: int) -> Iterator[tuple[Claim, int, Proposer]]:
+        """Bind waiting claims to ready work for one entry, one operation each, at most `room`
+        executions: what did not fit would be overtaken by what is bound for the next entry. A
+        claim that could have more than is left waits for that entry, unless it is the first."""
+        left = room
         while self._matched and not self._closed:
-            if room <= 0:
+            queue = next(iter(self._matched))
+            waiter = self._line.first(queue)
+            gate = self._admission.gate(queue)
+            most = min(self._settings.max_executions_per_claim, self._ready.at_hand(queue))
+            if gate is not None and most:
+                most = min(most, self._admission.room(gate, now_ms))
+            if waiter is None or not most:
+                del self._matched[queue]
+                continue
+            most = min(most, waiter.request.max_executions)
+            if most > left and (left < room or not room):
                 # In the next turn: what is bound now is not written yet.
                 self._timers.call_soon(self._commit.wake)
                 break
-            queue = next(iter(self._matched))
-            waiter = self._line.first(queue)
-            taken: list[Execution] = []
-            gate = self._admission.gate(queue)
-            if waiter is not None:
-                most = self._settings.max_executions_per_claim
-                most = min(waiter.request.max_executions, most)
-                if gate is None:
-                    taken = self._ready.take(queue, most)
-                else:
-                    taken, looked, more = self._admission.take(gate, most, now_ms, room)
-                    room -= looked - len(taken)
-                    if more and not taken:
-                        continue
-            if waiter is None or not taken:
-                del self._matched[queue]
-                continue
-            room -= len(taken)
+            if gate is None:
+                taken = self._ready.take(queue, min(most, left))
+                left -= len(taken)
+            else:
+                taken, looked = self._admission.take(gate, min(most, left), left)
+                left -= looked
+                if not taken:
+                    continue
             self._matched.move_to_end(queue)
             yield self._bound(waiter, taken, gate)
 
     def bind_ahead(
-        self, coming: Iterable[Sequence[Execution]], now_ms: int, until_ms: int
+        self, coming: Iterable[Sequence[Execution]], now_ms: int, until_ms: int, room: int
     ) -> Iterator[tuple[Claim, int, Proposer]]:
-        """Bind claims to executions that come due up to `until_ms`, given by instant in that
-        order; one of each queue's claims is left waiting."""
-        for queue, executions in by_queue(coming, self._settings.executions_per_entry).items():
+        """Bind claims to at most `room` executions that come due up to `until_ms`, given by
+        instant in that order; one of each queue's claims is left waiting."""
+        for queue, executions in by_queue(coming, room).items():
             if not self._ready.at_hand(queue):  # else that goes first
                 gate = self._admission.gate(queue)
                 if gate is not None:

@@ -123,5 +123,5 @@ class Dispatcher:
             raise NotServing("this node does not lead")
         return self._duty
 
-    def _source(self, log_time_ms: int) -> Iterable[tuple[Any, int, Any]]:
-        return () if self._duty is None else self._duty.source(log_time_ms)
+    def _source(self, log_time_ms: int, room: int) -> Iterable[tuple[Any, int, Any]]:
+        return () if self._duty is None else self._duty.source(log_time_ms, room)

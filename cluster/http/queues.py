@@ -40,11 +40,7 @@ _NO_RATE = RateLimit(0, 0, 0)
 """Takes a rate limit away."""
 
 
-class _Nothing(messages.Request, frozen=True):
-    """A body that says nothing."""
-
-
-_nothing = BodyDecoder(_Nothing, _Nothing())
+_nothing = BodyDecoder(messages.QueueStateRequest, messages.QueueStateRequest())
 _settings = BodyDecoder(messages.QueueSettings)
 _update = BodyDecoder(messages.QueueUpdate)
 
@@ -106,6 +102,7 @@ class Queues:
 
     async def put(self, request: Request) -> Answered:
         """Give a queue all its settings; the default for those that are left out."""
+        read_query(request.query, ())
         body: messages.QueueSettings = _settings.decode(request.body, request.body_form)
         change = QueueChange(
             body.state,
@@ -117,6 +114,7 @@ class Queues:
 
     async def update(self, request: Request) -> Answered:
         """Change some settings of a queue."""
+        read_query(request.query, ())
         body: messages.QueueUpdate = _update.decode(request.body, request.body_form)
         unset = msgspec.UNSET
         change = QueueChange(
@@ -140,11 +138,11 @@ class Queues:
         return await self._stand(request, ACTIVE)
 
     async def _stand(self, request: Request, state: str) -> Answered:
+        read_query(request.query, ())
         _nothing.decode(request.body, request.body_form)
         return await self._configure(request, QueueChange(state))
 
     async def _configure(self, request: Request, change: QueueChange) -> Answered:
-        read_query(request.query, ())
         refuse_conditions(request, IF_NONE_MATCH)
         name = self._named(request)
         condition = read_if_match(request)

@@ -19,6 +19,8 @@ from timeball.cluster.state.verdicts import Changed, ChangeStatus
 DRAINING = "this queue is draining: it takes no new jobs until it is resumed"
 FULL = "the cluster holds as many pending executions or queues as it may"
 
+KEYS_FULL = "the cluster holds as many idempotency keys until their jobs have ended as it may"
+
 
 def change_refusal(changed: Changed, request: Request, job: Job | None) -> TimeballError:
     """The error that stands for what came of a change; `job` is the one that it was for."""

@@ -25,6 +25,8 @@ def _replay(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
     job = execution.job
     if job.state is JobState.CANCELLED:
         return Verdict.JOB_CANCELLED
+    if not store.keys.hold_again(job.id, store.log_time_ms):
+        return Verdict.KEY_TAKEN
     job.state = JobState.ACTIVE
     execution.attempts_used = 0
     execution.reason = ""

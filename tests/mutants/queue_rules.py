@@ -273,8 +273,8 @@ FORESIGHT = (
         "looks-without-end",
         "Binding looks at a bounded number for one entry.",
         f"{ADMISSION}::Admission.take",
-        "looked < looks",
-        "looked < 1 << 40",
+        "min(limit - len(taken), looks - looked)",
+        "limit - len(taken)",
         ["test_many_that_stand_aside_are_met_a_bounded_number_at_a_time"],
     ),
 )

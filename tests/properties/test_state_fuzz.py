@@ -24,6 +24,7 @@ from timeball.cluster.state.operations import (
     Every,
     Fail,
     Failure,
+    KeyRule,
     Lead,
     NewJob,
     Succeed,
@@ -44,7 +45,9 @@ def a_state() -> StateMachine:
     """A scheduled, a leased, a succeeded, a dead and a recurring one, and a queue with limits;
     ids as in the fuzz."""
     machine = StateMachine()
-    jobs = [NewJob("q", b"", idempotency_key=f"k{n}", fingerprint=b"f") for n in range(4)]
+    jobs = [NewJob("q", b"", idempotency_key=f"k{n}", fingerprint=b"f") for n in range(2)]
+    once = KeyRule(until_ended=True)
+    jobs += [NewJob("q", b"", idempotency_key=f"k{n}", key_rule=once) for n in (2, 3)]
     jobs.append(NewJob("q", b"", timetable=Timetable((Every(1_000, 0),))))
     holds = [(2 * 4096 + n, EPOCH_MS) for n in range(5)]
     for index, operation in enumerate(

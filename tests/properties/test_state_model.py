@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from state_model import (
     EPOCH_MS,
     HELD,
+    KEY_RULES,
     OPTIONS,
     POLICIES,
     RATES,
@@ -204,6 +205,11 @@ class Driver:
         held = sorted(e.token for e in model.executions() if e.state in HELD)
         assert list(machine.leased) == held
         assert all(execution.token == token for token, execution in machine.leased.items())
+        assert (machine.windowed_keys, machine.held_keys) == (len(model.keys), len(model.held))
+        known = {model.holder(name)[1] for name in [*model.held, *(key[0] for key in model.keys)]
+                 if model.holder(name)}  # fmt: skip
+        kept = machine.list_jobs(limit=10_000).items
+        assert {job.id for job in kept if machine.key_of(job)} == known & set(model.jobs)
         dead = [e.hold for e in model.dead]
         assert sorted((e.job.id, e.nominal_ms) for e in machine.list_dead().items) == sorted(dead)
         store = machine._store
@@ -275,6 +281,7 @@ class Driver:
                 idempotency_key=self.pick(["", "", "k1", "k2", "k3"]),
                 fingerprint=self.pick([b"f1", b"f1", b"f2"]),
                 options=self.pick(OPTIONS),
+                key_rule=self.pick([None, *KEY_RULES]),
             )
 
         request_id = self.pick(["", "", "r1", "r2"])

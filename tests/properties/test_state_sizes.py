@@ -64,6 +64,7 @@ NEW_JOB = st.builds(
     idempotency_key=KEY,
     fingerprint=st.binary(max_size=64),
     options=st.none() | OPTIONS,
+    key_rule=st.none() | st.builds(ops.KeyRule, NUMBERS, *([st.booleans()] * 3)),
 )
 FATE = st.builds(ops.Fate, NUMBERS, NUMBERS, NUMBERS, st.integers(0, 3), NAME)
 OPERATIONS = st.one_of(
@@ -71,17 +72,6 @@ OPERATIONS = st.one_of(
     st.builds(ops.CancelJobs, some(NUMBERS)),
     st.builds(ops.Claim, NAME, KEY, NUMBERS, some(IDENTITY)),
     st.builds(ops.Start, some(HOLD)),
-    st.builds(
-        ops.ConfigureQueue,
-        NAME,
-        NUMBERS,
-        st.builds(
-            QueueChange,
-            st.sampled_from(QUEUE_STATES),
-            *(NUMBERS, NUMBERS),
-            st.builds(RateLimit, *([NUMBERS] * 3)),
-        ),
-    ),
     st.builds(
         ops.Succeed,
         some(st.builds(ops.Success, NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=99), NUMBERS)),
@@ -124,6 +114,17 @@ SINGLE = st.one_of(
         ),
     ),
     st.builds(ops.PutJob, NAME, NEW_JOB),
+    st.builds(
+        ops.ConfigureQueue,
+        NAME,
+        NUMBERS,
+        st.builds(
+            QueueChange,
+            st.sampled_from(QUEUE_STATES),
+            *(NUMBERS, NUMBERS),
+            st.builds(RateLimit, *([NUMBERS] * 3)),
+        ),
+    ),
 )
 
 

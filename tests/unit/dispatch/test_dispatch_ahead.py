@@ -187,7 +187,7 @@ async def test_nothing_is_leased_ahead_while_more_is_due_than_one_turn_takes(wor
     await asking(world, 10)
     world.wall_offset_ms += 505
     world.commit.stalled = True
-    assert not list(world.dispatcher._duty.source(world.wall_ms()))
+    assert not list(world.dispatcher._duty.source(world.wall_ms(), 1_000))
     await world.settle()
     taken = [hold for claim in world.commit.entries[-1] for hold in claim.executions]
     assert sorted(taken[:3]) == sorted(overdue[:3])
@@ -360,7 +360,7 @@ async def test_what_the_log_does_not_ask_for_any_more_stays_where_it_is(world):
     await world.pass_ms(970)
     world.wall_offset_ms += 15
     duty = world.dispatcher._duty
-    source = duty.source(world.wall_ms())
+    source = duty.source(world.wall_ms(), 1_000)
     _, _, verdict = next(source)
     source.close()
     assert len(duty._wheel) == 1

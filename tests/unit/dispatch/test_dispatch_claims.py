@@ -382,10 +382,41 @@ async def test_an_entry_binds_a_bounded_number_of_executions_and_the_next_goes_o
         [len(op.executions) for op in entry if isinstance(op, Claim)]
         for entry in world.commit.entries[first:]
     ]
-    assert sizes == [[70, 70]] * 5
+    assert sizes == [[70]] * 10
     tokens = [lease.token for task in tasks for lease in task.result()]
     assert tokens == sorted(tokens)
     assert len(tokens) == 700
+
+
+@pytest.mark.parametrize(("room", "sizes"), [(1, [1]), (70, [70]), (139, [70]), (250, [70] * 3)])
+async def test_claims_take_no_more_than_the_room_that_an_entry_has_left(world, room, sizes):
+    """What did not fit would be overtaken by what the next entry binds."""
+    await world.lead(2)
+    await world.create(*(NewJob("q", b"", partition_key="p") for _ in range(300)))
+    first = len(world.commit.entries)
+    world.commit.room = room
+    tasks = [world.asking(n=70) for _ in range(4)]
+    await world.settle()
+    entries = [
+        [len(op.executions) for op in entry if isinstance(op, Claim)]
+        for entry in world.commit.entries[first:]
+    ]
+    assert entries[0] == sizes
+    assert sum(map(len, entries)) == 4
+    tokens = [lease.token for task in tasks for lease in task.result()]
+    assert tokens == sorted(tokens)
+
+
+async def test_claims_bind_nothing_where_an_entry_has_no_room_for_them(world):
+    await world.lead(2)
+    await world.create(NewJob("q", b""))
+    world.commit.room = 0
+    task = world.asking()
+    await asyncio.sleep(0)
+    assert not list(world.dispatcher._source(world.wall_ms(), 0))
+    world.commit.room = 1
+    await world.settle()
+    assert len(task.result()) == 1
 
 
 async def test_an_execution_whose_claim_was_certainly_not_made_is_ready_again(world):

@@ -56,9 +56,9 @@ def flushes(world):
     asked = []
     (source,) = world.commit._sources
 
-    def counting(log_time_ms):
+    def counting(log_time_ms, room):
         asked.append(log_time_ms)
-        return source(log_time_ms)
+        return source(log_time_ms, room)
 
     world.commit._sources[:] = [counting]
     return asked

@@ -12,6 +12,8 @@ import pytest
 from timeball.cluster.dispatch.catchup import plan
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.changes import Changes
+from timeball.cluster.http.claims import Claims
+from timeball.cluster.http.dead import DeadLetters
 from timeball.cluster.http.exchange import Request
 from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
@@ -86,7 +88,9 @@ class Desk:
             wall_clock_ms=lambda: log.now_ms,
         )
         self.services = services
-        nouns = (Jobs, Changes, Occurrences, Queues, Explanations, Executions)
+        nouns = (
+            *(Jobs, Changes, Occurrences, Queues, Explanations, Executions, Claims, DeadLetters),
+        )
         self.application = Application(
             [route for noun in nouns for route in noun(services).routes()],
             serving=lambda: self.leads,
