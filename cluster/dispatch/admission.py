@@ -171,17 +171,18 @@ class Admission:
             self._hold(gate, now_ms)
         return room
 
-    def take(self, gate: Gate, limit: int, looks: int) -> Taken:
-        """The next executions for a claim, where there is room for `limit`; what may not go since
-        its key is full stands aside. At most `looks` are looked at."""
+    def take(self, gate: Gate, limit: int, looks: int, offered: frozenset[str]) -> Taken:
+        """The next executions for a claim that offers these tags, where there is room for
+        `limit`; what may not go since its key is full stands aside. At most `looks` are looked
+        at."""
         if not gate.bounds_keys:
-            executions = self._ready.take(gate.queue, limit)
+            executions = self._ready.take(gate.queue, limit, offered)
             gate.bind(executions)
             return Taken(executions, len(executions))
         taken: list[Execution] = []
         looked = 0
         while len(taken) < limit:
-            found = self._ready.take(gate.queue, min(limit - len(taken), looks - looked))
+            found = self._ready.take(gate.queue, min(limit - len(taken), looks - looked), offered)
             if not found:
                 break
             looked += len(found)

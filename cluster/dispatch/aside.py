@@ -17,22 +17,25 @@ from timeball.cluster.state.records import Execution, definition_of
 
 _Place: TypeAlias = tuple[int, int, int, Execution]
 """Due time, sequence, number of the entry, and who it is: the first three decide."""
+_Kind: TypeAlias = tuple[str, str, tuple[str, ...]]
+"""A queue, a concurrency key, and what is required of a worker."""
 _STALE_ALLOWED: Final = 64
 
 
 class _Lane:
-    """Those of one queue and key that want the same of a worker."""
+    """Those of one kind; if their job comes to require something else, they stay of it."""
 
-    __slots__ = ("back", "entries", "heaps", "waiting")
+    __slots__ = ("back", "entries", "heaps", "kind", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: _Kind) -> None:
+        self.kind = kind
         self.heaps: dict[int, list[_Place]] = {}
         """By priority."""
         self.entries = 0
         """In the heaps, with those of executions that have gone."""
         self.waiting = 0
-        self.back: dict[Execution, None] = {}
-        """Those that went back and are still ready."""
+        self.back = 0
+        """How many went back and are still ready."""
 
 
 class Aside:
@@ -40,8 +43,10 @@ class Aside:
 
     def __init__(self) -> None:
         self._lanes: dict[str, dict[str, dict[tuple[str, ...], _Lane]]] = {}
-        """By queue, concurrency key, and what they require."""
-        self._places: dict[Execution, _Place] = {}
+        """By the parts of their kind."""
+        self._places: dict[Execution, tuple[_Lane, _Place]] = {}
+        self._back: dict[Execution, _Lane] = {}
+        """Those that went back and are still ready."""
         self._depths: dict[str, int] = {}
         self._number = 0
 
@@ -52,49 +57,51 @@ class Aside:
     def put(self, execution: Execution) -> None:
         """Let one that was ready stand aside."""
         job = execution.job
-        options = job.options
-        keys = self._lanes.setdefault(job.queue, {})
-        lane = keys.setdefault(options.concurrency_key, {}).setdefault(options.requires, _Lane())
-        lane.back.pop(execution, None)
+        queue, key, requires = job.queue, job.options.concurrency_key, job.options.requires
+        lanes = self._lanes.setdefault(queue, {}).setdefault(key, {})
+        lane = lanes.get(requires)
+        if lane is None:
+            lane = lanes[requires] = _Lane((queue, key, requires))
         self._number += 1
         place = (execution.due_ms, execution.sequence, self._number, execution)
-        self._places[execution] = place
+        self._places[execution] = lane, place
         heappush(lane.heaps.setdefault(definition_of(execution).priority, []), place)
         lane.entries += 1
         lane.waiting += 1
-        self._depths[job.queue] = self._depths.get(job.queue, 0) + 1
+        self._depths[queue] = self._depths.get(queue, 0) + 1
+        self.left(execution)
 
     def take(self, queue: str, key: str, room: int, limit: int) -> list[Execution]:
         """Those that go back, where there is room for so many of the key: at most `limit`."""
         taken: list[Execution] = []
-        for lane in list(self._lanes.get(queue, {}).get(key, {}).values()):
-            wanted = min(room - len(lane.back), limit - len(taken))
+        for lane in self._lanes.get(queue, {}).get(key, {}).values():
+            wanted = min(room - lane.back, limit - len(taken))
             for _ in range(min(wanted, lane.waiting)):
                 execution = self._first(lane)
-                lane.back[execution] = None
+                self._back[execution] = lane
+                lane.back += 1
                 taken.append(execution)
         return taken
 
     def discard(self, execution: Execution) -> bool:
         """It is not to be handed out; False if it does not stand aside."""
-        if execution not in self._places:
+        found = self._places.get(execution)
+        if found is None:
             return False
-        lane = self._lane_of(execution)
-        assert lane is not None
+        lane, _ = found
         self._gone(lane, execution)
         # Its entry stays behind: who meets it sees that it is stale.
         if lane.entries > 2 * lane.waiting + _STALE_ALLOWED:
             self._sweep(lane)
-        self._drop_if_empty(execution, lane)
+        self._drop_if_empty(lane)
         return True
 
     def left(self, execution: Execution) -> None:
         """One that was ready is so no more: it may have been here before."""
-        if execution.job.queue in self._lanes:
-            lane = self._lane_of(execution)
-            if lane is not None:
-                lane.back.pop(execution, None)
-                self._drop_if_empty(execution, lane)
+        lane = self._back.pop(execution, None)
+        if lane is not None:
+            lane.back -= 1
+            self._drop_if_empty(lane)
 
     def keys_of(self, queue: str) -> list[str]:
         """The keys of a queue that some stand aside for, or went back for and are ready."""
@@ -118,10 +125,9 @@ class Aside:
             heap = lane.heaps[priority]
             self._drop_stale(lane, heap)
             if heap:
-                execution = heap[0][3]
-                self._gone(lane, execution)
-                heappop(heap)
+                execution = heappop(heap)[3]
                 lane.entries -= 1
+                self._gone(lane, execution)
                 return execution
             del lane.heaps[priority]
         raise AssertionError("a lane counts more than it holds")
@@ -129,37 +135,35 @@ class Aside:
     def _gone(self, lane: _Lane, execution: Execution) -> None:
         del self._places[execution]
         lane.waiting -= 1
-        queue = execution.job.queue
+        queue = lane.kind[0]
         self._depths[queue] -= 1
         if not self._depths[queue]:
             del self._depths[queue]
 
+    def _is_stale(self, place: _Place) -> bool:
+        found = self._places.get(place[3])
+        return found is None or found[1] is not place
+
     def _drop_stale(self, lane: _Lane, heap: list[_Place]) -> None:
-        while heap and self._places.get(heap[0][3]) is not heap[0]:
+        while heap and self._is_stale(heap[0]):
             heappop(heap)
             lane.entries -= 1
 
     def _sweep(self, lane: _Lane) -> None:
         for priority, heap in list(lane.heaps.items()):
-            kept = [place for place in heap if self._places.get(place[3]) is place]
+            kept = [place for place in heap if not self._is_stale(place)]
             heapify(kept)
             lane.heaps[priority] = kept
         lane.entries = lane.waiting
 
-    def _lane_of(self, execution: Execution) -> _Lane | None:
-        options = execution.job.options
-        lanes = self._lanes.get(execution.job.queue, {}).get(options.concurrency_key)
-        return None if lanes is None else lanes.get(options.requires)
-
-    def _drop_if_empty(self, execution: Execution, lane: _Lane) -> None:
-        """Keep nothing of keys that nobody waits for."""
+    def _drop_if_empty(self, lane: _Lane) -> None:
+        """Keep nothing of kinds of which there is none."""
         if lane.waiting or lane.back:
             return
-        job = execution.job
-        keys = self._lanes[job.queue]
-        lanes = keys[job.options.concurrency_key]
-        del lanes[job.options.requires]
-        if not lanes:
-            del keys[job.options.concurrency_key]
+        queue, key, requires = lane.kind
+        keys = self._lanes[queue]
+        del keys[key][requires]
+        if not keys[key]:
+            del keys[key]
             if not keys:
-                del self._lanes[job.queue]
+                del self._lanes[queue]

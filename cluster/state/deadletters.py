@@ -6,6 +6,7 @@ reason is not taken for what it died of later. A repeat finds nothing more to do
 
 from __future__ import annotations
 
+from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.operations import PurgeDead, Replay
 from timeball.cluster.state.records import Execution, ExecutionState, JobState
 from timeball.cluster.state.store import Store
@@ -25,6 +26,8 @@ def _replay(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
     job = execution.job
     if job.state is JobState.CANCELLED:
         return Verdict.JOB_CANCELLED
+    if expires_by(execution, max(store.log_time_ms, execution.due_ms)):
+        return Verdict.EXPIRED
     if not store.keys.hold_again(job.id, store.log_time_ms):
         return Verdict.KEY_TAKEN
     job.state = JobState.ACTIVE

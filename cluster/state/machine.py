@@ -21,6 +21,7 @@ from timeball.cluster.state import (
     listing,
     queues,
     restore,
+    skips,
     snapshot,
     timetables,
 )
@@ -47,6 +48,7 @@ from timeball.cluster.state.operations import (
     Release,
     Replay,
     ResumeJob,
+    SkipExpired,
     Start,
     Succeed,
     TriggerJob,
@@ -122,6 +124,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     ParkTimetables: timetables.park_timetables,
     PurgeDead: deadletters.purge_dead,
     ConfigureQueue: queues.configure_queue,
+    SkipExpired: skips.skip_expired,
 }
 
 
@@ -286,9 +289,10 @@ class StateMachine:
         limit: int = 100,
         queue: str | None = None,
         state: JobState | None = None,
+        tag: str | None = None,
     ) -> listing.Page[Job, int]:
         """Jobs, newest first, beyond the cursor `after`."""
-        return listing.list_jobs(self._store, after, limit, queue, state)
+        return listing.list_jobs(self._store, after, limit, queue, state, tag)
 
     def list_executions(
         self,
@@ -297,9 +301,10 @@ class StateMachine:
         limit: int = 100,
         queue: str | None = None,
         state: ExecutionState | None = None,
+        tag: str | None = None,
     ) -> listing.Page[Execution, tuple[int, int]]:
         """Executions, those of the newest jobs first, then by falling nominal time."""
-        return listing.list_executions(self._store, after, limit, queue, state)
+        return listing.list_executions(self._store, after, limit, queue, state, tag)
 
     def list_dead(
         self,

@@ -223,16 +223,16 @@ class CancelJobs(Operation, frozen=True, tag=2):
 class Claim(Operation, frozen=True, tag=3):
     """Lease executions, given as (job, nominal_ms), to a worker. Verdict: list of tokens.
 
-    The verdict holds the fencing token per execution, or 0 where the lease was refused
-    (no longer scheduled, not due within `limits.MAX_LEAD_MS` of log-time, or beyond what the
-    settings of its queue allow). `request_id`
-    is remembered for as long as the answer may be asked for again.
+    The verdict holds the fencing token per execution, or 0 where the lease was refused (not
+    scheduled, not due within `limits.MAX_LEAD_MS`, expired, in need of more than is `offered`, or
+    held back by its queue's settings). `request_id` is remembered for repeats.
     """
 
     worker: str
     request_id: str
     lease_ms: int
     executions: Sequence[tuple[int, int]]
+    offered: tuple[str, ...] = ()
 
 
 class Start(Operation, frozen=True, tag=4):
@@ -452,6 +452,10 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
     timetable: Timetable | None = None
     first_ms: int = 0
     delay_ms: int = -1
+    requires: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None
+    expires_ms: int = -1
+    expires_after_ms: int = -1
 
 
 class UpdateJob(Operation, frozen=True, tag=17):
@@ -468,8 +472,8 @@ class UpdateJob(Operation, frozen=True, tag=17):
 class PutJob(Operation, frozen=True, tag=18):
     """Give the recurring job of this name this definition, or create it. Verdict: `Changed`.
 
-    A job that has ended has no name any more. Queue and partition key can not change. With
-    `only_new` one that is there stays as it is.
+    A job that has ended has no name any more. Queue, partition key and concurrency key can not
+    change. With `only_new` one that is there stays as it is.
     """
 
     name: str
@@ -493,15 +497,20 @@ class PurgeDead(Operation, frozen=True, tag=20):
 
 
 class ConfigureQueue(Operation, frozen=True, tag=22):
-    """Change a queue's settings, if they still are at `version` (-1: at any). Verdict:
-    `QueueConfigured`.
-
-    Defaults are at version 0. Leases that are held go on, whatever the new bounds.
-    """
+    """Change a queue's settings, if at `version` (-1: any). Verdict: `QueueConfigured`."""
 
     queue: str
     version: int
     change: QueueChange
+
+
+class SkipExpired(Operation, frozen=True, tag=23):
+    """Skip executions (job, nominal_ms) that expired before an attempt. Verdict: list of `Verdict`.
+
+    Only those that still are scheduled, and have expired by log-time.
+    """
+
+    executions: Sequence[tuple[int, int]]
 
 
 AnyOperation = (
@@ -526,6 +535,7 @@ AnyOperation = (
     | ParkTimetables
     | PurgeDead
     | ConfigureQueue
+    | SkipExpired
 )
 
 LEVELS: Final[dict[type[Operation], int]] = {
@@ -550,6 +560,7 @@ LEVELS: Final[dict[type[Operation], int]] = {
     ParkTimetables: 1,
     PurgeDead: 1,
     ConfigureQueue: 1,
+    SkipExpired: 1,
 }
 """The feature level that each operation needs."""
 

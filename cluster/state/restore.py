@@ -23,6 +23,7 @@ from timeball.cluster.state.queue_settings import (
 )
 from timeball.cluster.state.queues import is_soundly_charged
 from timeball.cluster.state.records import (
+    Attempt,
     ConfiguredQueue,
     Counters,
     Execution,
@@ -344,7 +345,7 @@ class Loader:
             record.finished_ms,
             self._share(record.reason),
             record.result,
-            record.attempts,
+            _tries(record.attempts),
         )
         self._index(execution)
         return execution
@@ -485,6 +486,13 @@ class Loader:
     def _check_time(self, time_ms: int) -> None:
         if not 0 <= time_ms <= limits.MAX_TIME_MS:
             _refuse("a time is out of range")
+
+
+def _tries(attempts: list[Attempt] | None) -> Attempt | tuple[Attempt, ...] | None:
+    """Attempts as an execution holds them."""
+    if attempts is None:
+        return None
+    return attempts[0] if len(attempts) == 1 else tuple(attempts)
 
 
 def dismantle(store: Store) -> Iterator[None]:

@@ -249,7 +249,7 @@ FORESIGHT = (
         "the-first-kind-takes-all-seats",
         "Those of a key that want other workers do not wait for each other.",
         f"{ASIDE}::Aside.take",
-        "room - len(lane.back)",
+        "room - lane.back",
         "room - len(taken)",
         ["test_those_that_want_other_workers_are_not_waited_for"],
     ),

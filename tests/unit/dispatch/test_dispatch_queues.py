@@ -10,6 +10,7 @@ import pytest
 from timeball.cluster.raft.errors import Overloaded
 from timeball.cluster.state.operations import (
     CancelJobs,
+    Change,
     Claim,
     ConfigureQueue,
     Fail,
@@ -20,11 +21,16 @@ from timeball.cluster.state.operations import (
     RetryPolicy,
     Succeed,
     Success,
+    UpdateJob,
 )
 from timeball.cluster.state.queue_settings import QueueChange, RateLimit
 from timeball.cluster.state.queues import rate_room
 from timeball.cluster.state.records import ExecutionState
 
+OPTIONS = [
+    *(None, Options("a"), Options("a"), Options("b"), Options("c")),
+    *(Options("a", requires=("gpu",)), Options(requires=("gpu",))),
+]
 HELD = (ExecutionState.LEASED, ExecutionState.RUNNING)
 AGAIN = RetryPolicy(9, 0, 100, 0, 0)
 
@@ -217,12 +223,28 @@ async def test_those_that_want_other_workers_are_not_waited_for(world):
     plain = await keyed(world, "a")
     (lease,) = await world.claim(n=1)
     assert hold_of(lease) == first
-    assert await world.claim(n=9) == []
+    assert await world.claim(n=9, offered=["gpu"]) == []
     aside = world.dispatcher._duty.ready.aside
     assert aside.depth("q") == 2
     await world.succeed(lease)
     assert aside.depth("q") == 0, "one of each kind has come back"
-    assert plain[0]
+    assert [hold_of(one) for one in await world.claim(n=9)] == [plain]
+
+
+async def test_what_comes_to_require_something_else_leaves_its_place(world):
+    await configure(world, max_concurrency_per_key=1)
+    holds = [await keyed(world, "a") for _ in range(3)]
+    (lease,) = await world.claim(n=9)
+    for change in (Change(requires=("gpu",)), Change(requires=())):
+        await world.write(UpdateJob(holds[1][0], 0, change))
+        assert world.dispatcher.ready_depth("q") == 2
+    await world.write(UpdateJob(holds[1][0], 0, Change(requires=("gpu",))))
+    await world.succeed(lease)
+    (lease,) = await world.claim(n=9)
+    assert hold_of(lease) == holds[2]
+    await world.succeed(lease)
+    (lease,) = await world.claim(n=9, offered=["gpu"])
+    assert hold_of(lease) == holds[1]
 
 
 async def test_many_that_stand_aside_are_met_a_bounded_number_at_a_time(world):
@@ -392,7 +414,9 @@ class Fate:
         assert self.changed or world.seen.refused == self.refused
         self.changed, self.refused = False, world.seen.refused
         for name in self.QUEUES:
-            if not world.dispatcher.waiting_claims(name):
+            line = world.dispatcher._duty.claims._line
+            offers = [one.request.offered for one in line if one.request.queue == name]
+            if not offers:
                 continue
             due = [
                 one
@@ -408,6 +432,8 @@ class Fate:
                 held = [e for e in state.leased.values() if e.job.queue == name]
                 key = one.job.options.concurrency_key
                 of_key = sum(other.job.options.concurrency_key == key for other in held)
+                if not any(tags.issuperset(one.job.options.requires) for tags in offers):
+                    continue
                 if settings is None or (
                     settings.state != "paused"
                     and not 0 < settings.max_concurrency <= len(held)
@@ -435,7 +461,7 @@ class Fate:
                 priority=rng.choice([5, 5, 1, 9]),
                 partition_key=rng.choice(["", "x", "y"]),
                 retry=AGAIN,
-                options=rng.choice([None, Options("a"), Options("a"), Options("b"), Options("c")]),
+                options=rng.choice(OPTIONS),
             )
             for _ in range(rng.randint(1, 6))
         ]
@@ -445,7 +471,9 @@ class Fate:
         rng = self.rng
         for _ in range(rng.randint(1, 3)):
             wait_ms = rng.choice([0, 500, 60_000])
-            task = self.world.asking(rng.choice(self.QUEUES), n=rng.randint(1, 4), wait_ms=wait_ms)
+            queue, offered = rng.choice(self.QUEUES), rng.choice([(), (), ("gpu",)])
+            number = rng.randint(1, 4)
+            task = self.world.asking(queue, n=number, wait_ms=wait_ms, offered=offered)
             self.tasks.append(task)
             task.add_done_callback(lambda task: task.cancelled() or task.exception())
             if rng.random() < 0.1:
