@@ -152,6 +152,14 @@ class SyncClient:
     explain_job = blocking(Client.explain_job)
     preview_schedule = blocking(Client.preview_schedule)
 
+    queue = blocking(Client.queue)
+    queues = iterating(Client.queues)
+    put_queue = blocking(Client.put_queue)
+    update_queue = blocking(Client.update_queue)
+    pause_queue = blocking(Client.pause_queue)
+    drain_queue = blocking(Client.drain_queue)
+    resume_queue = blocking(Client.resume_queue)
+
     execution = blocking(Client.execution)
     executions = iterating(Client.executions)
     dead = iterating(Client.dead)

@@ -18,11 +18,12 @@ from timeball.client.failover import Backoff
 from timeball.client.flow import Call, encode_request, in_batches
 from timeball.client.messages import Consistency, Idempotency, NewJob, Retry, Schedule
 from timeball.client.middleware import CreateMiddleware, chain
+from timeball.client.queues import QueueCalls
 from timeball.client.surroundings import Surroundings
 from timeball.client.timetables import TimetableCalls
 
 
-class Client(DeadLetterCalls, TimetableCalls):
+class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
     """A client of one cluster. Any node serves any request; the client finds one that does.
 
     Every create and claim carries a request id made here, and every report a token, so an

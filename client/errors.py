@@ -10,7 +10,8 @@
     ├── NotAcceptable           406
     ├── Conflict                409      the state of the thing forbids it
     │   ├── LeaseLost           409      the fencing token is not the latest
-    │   └── DuplicateJob        409      the idempotency key has a job, and no other was wanted
+    │   ├── DuplicateJob        409      the idempotency key has a job, and no other was wanted
+    │   └── QueueDraining       409      the queue takes no new jobs
     ├── PreconditionFailed      412      If-Match or If-None-Match does not hold
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
@@ -171,6 +172,18 @@ class LeaseLost(Conflict):
     title = "The lease was lost"
 
 
+class QueueDraining(Conflict):
+    """The queue is draining: it takes no new jobs until it is resumed."""
+
+    code = "queue-draining"
+    title = "The queue takes no new jobs"
+
+    @classmethod
+    def at(cls, field: str, detail: str) -> QueueDraining:
+        """Make the error for the field that names the queue."""
+        return cls(f"{field}: {detail}", errors=[FieldError(field=field, detail=detail)])
+
+
 class DuplicateJob(Conflict):
     """The idempotency key has a job, `job_id`, and the create asked for no other."""
 
@@ -250,6 +263,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         UnsupportedMediaType,
         Conflict,
         LeaseLost,
+        QueueDraining,
         DuplicateJob,
         PreconditionFailed,
         Overloaded,

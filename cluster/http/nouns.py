@@ -13,6 +13,7 @@ from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
 from timeball.cluster.http.openapi import Description
+from timeball.cluster.http.queues import Queues
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services
 
@@ -23,6 +24,7 @@ def all_routes(services: Services, registry: CollectorRegistry) -> list[Route]:
         Jobs(services),
         Changes(services),
         Occurrences(services),
+        Queues(services),
         Explanations(services),
         Executions(services),
         Claims(services),

@@ -39,6 +39,7 @@ _SCHEDULED = ExecutionState.SCHEDULED
 _REFUSALS = {
     CreateStatus.FULL: ChangeStatus.FULL,
     CreateStatus.TOO_MANY_REQUIREMENTS: ChangeStatus.TOO_MANY_REQUIREMENTS,
+    CreateStatus.DRAINING: ChangeStatus.DRAINING,
     CreateStatus.INVALID: ChangeStatus.INVALID,
 }
 """Why a put makes no new job; it has no key that could be known."""

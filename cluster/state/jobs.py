@@ -21,6 +21,7 @@ from timeball.cluster.state.operations import (
     NewJob,
     RetryPolicy,
 )
+from timeball.cluster.state.queues import is_draining
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
 from timeball.cluster.state.soundness import (
     is_sound_options,
@@ -36,6 +37,7 @@ from timeball.wheel import PRIORITIES
 _CREATED = CreateStatus.CREATED
 _INVALID = Created(CreateStatus.INVALID, 0, 0)
 _FULL = Created(CreateStatus.FULL, 0, 0)
+_DRAINING = Created(CreateStatus.DRAINING, 0, 0)
 _TOO_MANY = Created(CreateStatus.TOO_MANY_REQUIREMENTS, 0, 0)
 _KEYS_FULL = Created(CreateStatus.KEYS_FULL, 0, 0)
 _KEY_REUSED = Created(CreateStatus.KEY_REUSED, 0, 0)
@@ -81,6 +83,8 @@ def create(store: Store, new: NewJob, name: str = "") -> Created:
         key and is_sound_rule(new.key_rule, settings.idempotency_max_window_ms)
     ):
         return _INVALID
+    if store.configured and is_draining(store, new.queue):
+        return _DRAINING
     if len(store.pending) >= settings.max_pending or (
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):

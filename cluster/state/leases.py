@@ -27,6 +27,7 @@ from timeball.cluster.state.operations import (
     Success,
 )
 from timeball.cluster.state.overlap import waits
+from timeball.cluster.state.queues import admit
 from timeball.cluster.state.records import (
     Attempt,
     AttemptError,
@@ -55,7 +56,8 @@ _LATE_OUTCOMES = frozenset({Outcome.OPEN, Outcome.LEASE_EXPIRED, Outcome.TIMED_O
 
 
 def claim(store: Store, operation: Claim) -> list[int]:
-    """Lease what is scheduled and due, or nearly so; 0 for the rest. A remembered request grants
+    """Lease what is scheduled, due or nearly so, and within its queue's settings; 0 for the
+    rest. A remembered request grants
     nothing new."""
     wanted = operation.executions
     request_id = operation.request_id
@@ -114,6 +116,8 @@ def _lease(
     if claimed_ms <= now_ms:
         claimed_ms = now_ms
     elif claimed_ms > now_ms + limits.MAX_LEAD_MS:
+        return False
+    if store.configured and not admit(store, execution):
         return False
     store.lease(execution, token)
     execution.attempts_used += 1

@@ -19,6 +19,7 @@ from timeball.cluster.state import (
     leases,
     limits,
     listing,
+    queues,
     restore,
     skips,
     snapshot,
@@ -33,6 +34,7 @@ from timeball.cluster.state.operations import (
     CancelJobs,
     Claim,
     ClusterSettings,
+    ConfigureQueue,
     CreateJobs,
     Entry,
     Expire,
@@ -56,6 +58,7 @@ from timeball.cluster.state.operations import (
     level_of,
 )
 from timeball.cluster.state.records import (
+    ConfiguredQueue,
     Counters,
     Execution,
     ExecutionState,
@@ -75,12 +78,13 @@ class Applied(msgspec.Struct, gc=False):
     do. `verdicts` holds one answer per operation, in order. `touched` holds the records
     whose timers are to be derived again: executions that were scheduled, leased or ended,
     jobs whose timetable moved or ended. A record may be in it more than once; its state
-    is the one after the whole entry.
+    is the one after the whole entry. `queues` are those whose settings changed.
     """
 
     halt: str | None
     verdicts: list[object]
     touched: list[Execution | Job]
+    queues: Sequence[str] = ()
 
 
 def _lead(store: Store, operation: Lead) -> str | None:
@@ -121,6 +125,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     PutJob: changes.put_job,
     ParkTimetables: timetables.park_timetables,
     PurgeDead: deadletters.purge_dead,
+    ConfigureQueue: queues.configure_queue,
     SkipExpired: skips.skip_expired,
 }
 
@@ -176,7 +181,7 @@ class StateMachine:
         store.begin_entry(index, entry.log_time_ms)
         verdicts = [_RULES[type(operation)](store, operation) for operation in entry.operations]
         trim(store)
-        return Applied(None, verdicts, store.touched)
+        return Applied(None, verdicts, store.touched, store.reconfigured)
 
     @property
     def settings(self) -> ClusterSettings:
@@ -207,6 +212,11 @@ class StateMachine:
     def queues(self) -> Mapping[str, QueueCounts]:
         """What each queue holds, by name."""
         return self._store.queues
+
+    @property
+    def configured(self) -> Mapping[str, ConfiguredQueue]:
+        """The queues whose settings are not the default, by name; with or without jobs."""
+        return self._store.configured
 
     @property
     def pending(self) -> TimeBuckets[Execution]:

@@ -25,6 +25,7 @@ from timeball.cluster.state.operations import (
 )
 from timeball.cluster.state.overlap import first_in_line
 from timeball.cluster.state.records import (
+    ConfiguredQueue,
     Counters,
     Execution,
     ExecutionState,
@@ -89,6 +90,8 @@ class Store:
         """What both count for, by `sizes.kept_bytes`."""
         self.catch_up_us = 0
         """When the budget of runs of the past will be whole again, log-time in microseconds."""
+        self.configured: dict[str, ConfiguredQueue] = {}
+        """The queues whose settings are not the default."""
         # Derived from the records:
         self.pending: TimeBuckets[Execution] = TimeBuckets(_BUCKET_MS)
         self.timetables: TimeBuckets[Job] = TimeBuckets(_BUCKET_MS)
@@ -105,6 +108,8 @@ class Store:
         """The dump that is under way; it is told of every change beforehand."""
         # Only within one entry:
         self.touched: list[Execution | Job] = []
+        self.reconfigured: list[str] = []
+        """Queues whose settings changed."""
         self._next_job = 0
         self._next_token = 0
         self._next_occurrence = 0
@@ -114,6 +119,7 @@ class Store:
         self.applied_index = index
         self.log_time_ms = max(self.log_time_ms, log_time_ms)
         self.touched = []
+        self.reconfigured = []
         self._next_job = self._next_token = index * NUMBERED_PER_ENTRY
         self._next_occurrence = self._next_job
 
@@ -270,9 +276,12 @@ class Store:
         self.pending.discard(execution.due_ms, execution)
         execution.token = token
         self.leased[token] = execution
-        counts = self.queues[execution.job.queue]
+        job = execution.job
+        counts = self.queues[job.queue]
         counts.scheduled -= 1
         counts.leased += 1
+        if job.options is not NO_OPTIONS:
+            count_key(counts, job, 1)
         self.touched.append(execution)
 
     def reschedule(self, execution: Execution, event: Event, due_ms: int) -> None:
@@ -406,6 +415,8 @@ class Store:
         elif state is _LEASED or state is _RUNNING:
             del self.leased[execution.token]
             counts.leased -= 1
+            if execution.job.options is not NO_OPTIONS:
+                count_key(counts, execution.job, -1)
         else:
             assert state is _DEAD, "only a dead execution leaves a terminal state"
             del self.dead[execution]
@@ -488,6 +499,17 @@ class Store:
         counts.count_requirements(job.options.requires, -1)
         if counts.jobs == 0:
             del self.queues[job.queue]
+
+
+def count_key(counts: QueueCounts, job: Job, one: int) -> None:
+    """A lease of a job with options begins (1) or ends (-1): count it by concurrency key."""
+    key = job.options.concurrency_key
+    if key:
+        leased = counts.leased_by_key.get(key, 0) + one
+        if leased:
+            counts.leased_by_key[key] = leased
+        else:
+            del counts.leased_by_key[key]
 
 
 def is_idle(job: Job) -> bool:

@@ -15,6 +15,7 @@ from timeball.cluster.http.operations.dead import DEAD
 from timeball.cluster.http.operations.executions import EXECUTIONS
 from timeball.cluster.http.operations.jobs import JOBS
 from timeball.cluster.http.operations.parameters import FRESHNESS, PATHS
+from timeball.cluster.http.operations.queues import QUEUES
 from timeball.cluster.http.operations.timetables import TIMETABLES
 from timeball.cluster.http.operations.workers import WORKERS
 
@@ -26,6 +27,7 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
     "executions": EXECUTIONS,
     "dead letters": DEAD,
     "workers": WORKERS,
+    "queues": QUEUES,
     "cluster": CLUSTER,
 }
 """By noun, then by method and path."""

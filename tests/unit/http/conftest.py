@@ -20,6 +20,7 @@ from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
+from timeball.cluster.http.queues import Queues
 from timeball.cluster.http.services import Services
 from timeball.cluster.state.operations import AdvanceTimetables
 
@@ -48,6 +49,22 @@ class Replica:
         self.strong_reads += strong
 
 
+class Dispatch:
+    """What a leader knows besides."""
+
+    def ready_depth(self, queue: str) -> int:
+        return 3
+
+    def oldest_due_ms(self, queue: str) -> int:
+        return 17
+
+    def waiting_claims(self, queue: str) -> int:
+        return 2
+
+    def held_back_by(self, queue: str) -> list[str]:
+        return ["paused"]
+
+
 class Desk:
     """A leader's handlers. `before` is called ahead of each proposal."""
 
@@ -62,7 +79,7 @@ class Desk:
             me=SimpleNamespace(name="n1"),  # type: ignore[arg-type]
             state=log.machine,
             replica=self.replica,  # type: ignore[arg-type]
-            dispatcher=None,  # type: ignore[arg-type]
+            dispatcher=Dispatch(),  # type: ignore[arg-type]
             propose=self._propose,
             congested=lambda: False,
             serving=lambda: self.leads,
@@ -70,7 +87,10 @@ class Desk:
             ready=lambda: True,
             wall_clock_ms=lambda: log.now_ms,
         )
-        nouns = (Jobs, Changes, Occurrences, Explanations, Executions, Claims, DeadLetters)
+        self.services = services
+        nouns = (
+            *(Jobs, Changes, Occurrences, Queues, Explanations, Executions, Claims, DeadLetters),
+        )
         self.application = Application(
             [route for noun in nouns for route in noun(services).routes()],
             serving=lambda: self.leads,
