@@ -7,6 +7,7 @@ occurrence that is not due yet is taken back, and planned anew by the new timeta
 from __future__ import annotations
 
 from timeball.cluster.state import limits
+from timeball.cluster.state.happenings import Happened, of_execution, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.jobs import create, shared_policy
 from timeball.cluster.state.operations import (
@@ -81,6 +82,8 @@ def _change(store: Store, job: Job, change: Change) -> Changed:
         status = _change_once(store, job, change, definition)
     else:
         status = _change_recurring(store, job, change, definition)
+    if status is ChangeStatus.CHANGED:
+        store.happened.append(of_job(job, Happened.JOB_UPDATED))
     return Changed(status, job.id, job.version)
 
 
@@ -119,9 +122,14 @@ def _change_once(store: Store, job: Job, change: Change, definition: Definition)
         return ChangeStatus.UNCHANGED
     store.will_change(execution)
     store.pending.discard(execution.due_ms, execution)
+    before_ms = execution.nominal_ms
+    if nominal_ms != before_ms:  # it is another execution now, by its identity
+        store.happened.append(of_execution(execution, Happened.WITHDRAWN))
     execution.nominal_ms = execution.due_ms = nominal_ms
     store.pending.add(nominal_ms, execution)
     store.touched.append(execution)
+    if nominal_ms != before_ms:
+        store.happened.append(of_execution(execution, Happened.CREATED))
     _define(job, definition)
     return ChangeStatus.CHANGED
 

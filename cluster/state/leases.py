@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from timeball.cluster.state import limits, poison
 from timeball.cluster.state.backoff import backoff_ms
+from timeball.cluster.state.happenings import Happened, of_execution
 from timeball.cluster.state.memory import ClaimRecord
 from timeball.cluster.state.operations import (
     Claim,
@@ -43,6 +44,7 @@ _LEASED = ExecutionState.LEASED
 _RUNNING = ExecutionState.RUNNING
 _DONE = ExecutionState.SUCCEEDED
 _SUCCEED = Event.SUCCEED
+_HAPPENED = Happened.LEASED
 _OPEN = Outcome.OPEN
 _SUCCEEDED = Outcome.SUCCEEDED
 _ACCEPTED = Verdict.ACCEPTED
@@ -104,12 +106,17 @@ def _lease(
     execution.attempts_used += 1
     attempts = execution.attempts
     if attempts is None:
+        number = 1
         execution.attempts = [Attempt(token, worker, lease_ms, claimed_ms)]
-        return True
-    attempt = Attempt(token, worker, lease_ms, claimed_ms, number=attempts[-1].number + 1)
-    if len(attempts) >= limits.ATTEMPTS_KEPT:
-        del attempts[0]
-    attempts.append(attempt)
+    else:
+        number = attempts[-1].number + 1
+        if len(attempts) >= limits.ATTEMPTS_KEPT:
+            del attempts[0]
+        attempts.append(Attempt(token, worker, lease_ms, claimed_ms, number=number))
+    job, due_ms = execution.job, execution.due_ms
+    store.happened.append(
+        (_HAPPENED, 1, job.queue, job_id, nominal_ms, token, number, due_ms, worker, "")
+    )
     return True
 
 
@@ -127,6 +134,7 @@ def _start(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
             return _DUPLICATE
         move(execution, Event.START, _RUNNING)
         _latest_attempt(execution).started_ms = store.log_time_ms
+        store.happened.append(of_execution(execution, Happened.STARTED))
         return _ACCEPTED
     store.counters.stale += 1
     return _stale_or_finished(execution, token)

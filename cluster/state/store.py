@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from timeball.cluster.state.happenings import Happened, Happening, moved, of_execution, of_job
 from timeball.cluster.state.jobmap import JobMap
 from timeball.cluster.state.ledger import fate_of, write_down
 from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
@@ -55,6 +56,7 @@ _SKIPPED = ExecutionState.SKIPPED
 _ACTIVE = JobState.ACTIVE
 _COMPLETED = JobState.COMPLETED
 _CLAIM = Event.CLAIM
+_CREATED = Happened.CREATED
 
 
 class EndedJob(msgspec.Struct, eq=False, gc=False):
@@ -102,6 +104,7 @@ class Store:
         """The dump that is under way; it is told of every change beforehand."""
         # Only within one entry:
         self.touched: list[Execution | Job] = []
+        self.happened: list[Happening] = []
         self._next_job = 0
         self._next_token = 0
         self._next_occurrence = 0
@@ -111,6 +114,7 @@ class Store:
         self.applied_index = index
         self.log_time_ms = max(self.log_time_ms, log_time_ms)
         self.touched = []
+        self.happened = []
         self._next_job = self._next_token = index * NUMBERED_PER_ENTRY
         self._next_occurrence = self._next_job
 
@@ -248,6 +252,9 @@ class Store:
         counts.total_created += 1
         self.counters.created += 1
         self.touched.append(execution)
+        self.happened.append(
+            (_CREATED, 0, job.queue, job.id, nominal_ms, 0, 0, execution.due_ms, "", "")
+        )
         return execution
 
     def put_in_order(self, job: Job) -> None:
@@ -281,6 +288,7 @@ class Store:
         self.pending.add(due_ms, execution)
         counts.scheduled += 1
         self.touched.append(execution)
+        self.happened.append(moved(execution, event, ""))
         recurrence = execution.job.recurrence
         if recurrence is not None:
             if event is Event.REPLAY:
@@ -314,6 +322,7 @@ class Store:
                 counts.cancelled += 1
                 counts.total_cancelled += 1
         self.touched.append(execution)
+        self.happened.append(moved(execution, event, execution.reason))
         if job.state is _ACTIVE:
             self.complete_if_idle(job)
 
@@ -371,6 +380,7 @@ class Store:
         del recurrence.live[execution.nominal_ms]
         del executions[execution.nominal_ms]
         self.touched.append(execution)
+        self.happened.append(moved(execution, Event.WITHDRAW, ""))
 
     def _leave(self, execution: Execution, counts: QueueCounts) -> None:
         """Take an execution out of the index of the state that it is about to leave."""
@@ -411,9 +421,12 @@ class Store:
             idle = recurrence.ended and not recurrence.live
         if idle:
             job.state = _COMPLETED
+            if job.recurrence is not None:
+                self.happened.append(of_job(job, Happened.JOB_COMPLETED))
 
-    def bury(self, execution: Execution) -> None:
+    def bury(self, execution: Execution, reason: str) -> None:
         """Forget a dead execution."""
+        self.happened.append(of_execution(execution, Happened.PURGED, why=reason))
         del self.dead[execution]
         self.dead_bytes -= kept_bytes(execution)
         self.drop_execution(execution)
