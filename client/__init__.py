@@ -13,6 +13,7 @@ from timeball.client.context import (
 )
 from timeball.client.errors import (
     Conflict,
+    EventsGone,
     InternalError,
     InvalidRequest,
     KeyReused,
@@ -41,6 +42,8 @@ from timeball.client.messages import (
     DatesExcluded,
     DeadReason,
     Delivery,
+    Event,
+    EventType,
     Every,
     EveryRule,
     ExecutionView,
@@ -93,6 +96,9 @@ __all__ = [
     "DeadReason",
     "Delivery",
     "Envelope",
+    "Event",
+    "EventType",
+    "EventsGone",
     "Every",
     "EveryRule",
     "ExecutionCancelled",

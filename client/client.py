@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from random import Random
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from timeball.client.batches import CreateBatcher
 from timeball.client.calls import DEFAULT_URLS, Transport, loop_ms, segment
 from timeball.client.dead import DeadLetterCalls
 from timeball.client.errors import TimeballError
+from timeball.client.event_stream import Following, query_of
 from timeball.client.failover import Backoff
 from timeball.client.flow import Call, encode_request, in_batches
 from timeball.client.messages import Consistency, NewJob, Retry, Schedule
@@ -279,6 +281,37 @@ class Client(DeadLetterCalls, TimetableCalls):
             call = Call("POST", path, messages.HeartbeatAnswers, body, writes=False)
             results.extend((await self._call(call, timeout_ms)).results)
         return results
+
+    # --- what happens --------------------------------------------------------------------------
+
+    async def events(
+        self,
+        *,
+        after: str | int | None = None,
+        queue: str | None = None,
+        job: str | None = None,
+        types: Sequence[str] = (),
+        states: Sequence[str] = (),
+        follow: bool = True,
+    ) -> AsyncIterator[messages.Event]:
+        """Iterate over what happens to executions and jobs, each event once and in order.
+
+        `after` is where to begin: behind an event's id, a position of the log such as
+        `seen_index`, or "oldest" for all that is kept; None: with what happens from now on. When
+        a node fails, another one goes on; `timeout_ms` bounds the search for it, and a node that
+        says nothing for 15 s is left. `types` (such as "execution.failed", or "job" for all that
+        begin so) and `states` (such as "dead") choose. Without `follow` it ends when all has
+        been told.
+
+        Raises `EventsGone` when no node keeps the events after that position any more, `after` an
+        interruption too: read the state anew. Raises `Unavailable` or `Overloaded` when no node
+        could be found. Close it when you leave it early (`contextlib.aclosing`).
+        """
+        query = query_of(after, queue, job, tuple(types), tuple(states), follow)
+        following = Following(self._transport, self._policy, query, self.timeout_ms)
+        async with aclosing(following.events(follow)) as events:
+            async for event in events:
+                yield event
 
     # --- the cluster -------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ def flow(call: Call[T], policy: Policy, timeout_ms: int, attempt_timeout_ms: int
         assert reply is not None, "a Send is answered with a Reply or NoReply"
         if isinstance(reply, Reply):
             policy.seen(_number(reply.applied_index, MAX_DIGITS))
-        trouble, error = _judge(reply, attempts.url)
+        trouble, error = judge(reply, attempts.url)
         if error is None:
             attempts.succeeded()
             assert isinstance(reply, Reply)
@@ -146,7 +146,7 @@ def _headers(call: Call[Any]) -> dict[str, str]:
     return headers
 
 
-def _judge(reply: Reply | NoReply, url: str) -> tuple[Trouble | None, errors.TimeballError | None]:
+def judge(reply: Reply | NoReply, url: str) -> tuple[Trouble | None, errors.TimeballError | None]:
     """Tell success (no error), a trouble worth another attempt, and a final error apart."""
     if isinstance(reply, NoReply):
         return reply.trouble, errors.Unavailable(f"{url} {reply.trouble.value}: {reply.cause}")

@@ -22,11 +22,13 @@ from typing import Any
 from timeball.cluster.clocks import ClockWatch
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import DispatchSettings
+from timeball.cluster.history import History
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.changes import Changes
 from timeball.cluster.http.claims import Claims
 from timeball.cluster.http.cluster_view import ClusterReports
 from timeball.cluster.http.dead import DeadLetters
+from timeball.cluster.http.events import Events
 from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.forward import Forwarder
@@ -112,6 +114,11 @@ class Node(Observer):
             network=network,
             disk=disk,
         )
+        # Before the group commit, which tells verdicts: who hears one may ask what happened.
+        self.history = History(
+            self.state, settings.process.event_history, settings.process.event_history_bytes
+        )
+        self.consensus.add_observer(self.history)
         self.commit = GroupCommit(
             self.consensus,
             operations.encode_entry,
@@ -200,6 +207,7 @@ class Node(Observer):
         _log.info("%s is stopping", self.me.name)
         self._stopping = True
         await self.http.stop_accepting()
+        self.history.close()
         self.forwarder.end_claims()
         await self.consensus.stop()
         if not await self.http.wait_idle(self.settings.process.drain_ms / 1000):
@@ -209,6 +217,7 @@ class Node(Observer):
     async def _close(self) -> None:
         self.stalls.stop()
         self.clocks.stop()
+        self.history.close()
         await self.http.stop()
         await self.forwarder.stop()
         await self.consensus.stop()
@@ -331,6 +340,7 @@ class Node(Observer):
             Explanations(services),
             Executions(services),
             Claims(services),
+            Events(services, self.history, self.settings.process.event_streams),
             DeadLetters(services),
             ClusterReports(services, self.metrics.registry),
         )

@@ -94,6 +94,8 @@ class Problem(Answer, frozen=True, omit_defaults=True, kw_only=True):
     outcome: Literal["", "not_applied", "unknown"] = ""
     retry_after_ms: int = 0
     leader: str = ""
+    oldest_index: int | None = None
+    """Behind which events are kept."""
 
 
 def encode_execution_id(job: int, nominal_ms: int) -> str:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from timeball.client import errors
+from timeball.cluster.history import History
 from timeball.cluster.http.changes import Changes
 from timeball.cluster.http.claims import Claims
 from timeball.cluster.http.cluster_view import ClusterReports
 from timeball.cluster.http.dead import DeadLetters
+from timeball.cluster.http.events import Events
 from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.jobs import Jobs
@@ -32,6 +34,7 @@ def test_the_protocol_names_every_route_and_no_other() -> None:
         Explanations(NOTHING),
         Executions(NOTHING),
         Claims(NOTHING),
+        Events(NOTHING, History(NOTHING, 0, 0), 0),
         DeadLetters(NOTHING),
         ClusterReports(NOTHING, NOTHING),
     )
