@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from timeball.client.event_stream import SILENCE_MS
 from timeball.client.failover import Trouble
 from timeball.client.flow import NoReply, Pause, Reply, Send, Steps
 from timeball.client.transport import CONNECT_TIMEOUT_MS, MAX_ANSWER_BYTES
@@ -99,10 +100,12 @@ class BlockingTransport:
         except OSError as error:
             return NoReply(Trouble.UNREACHABLE, _cause(error))
         try:
-            connection.sock.settimeout(send.timeout_ms / 1_000)
+            stream = connection.sock
+            stream.settimeout(send.timeout_ms / 1_000)
             connection.request(send.method, send.path, headers=send.headers)
             response = connection.getresponse()
             if 200 <= response.status < 300:
+                stream.settimeout(SILENCE_MS / 1_000)
                 return OpenedStream(connection, response)
             reply = _reply(response)
         except TimeoutError:

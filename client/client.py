@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from random import Random
 from typing import Any
@@ -293,7 +293,7 @@ class Client(DeadLetterCalls, TimetableCalls):
         types: Sequence[str] = (),
         states: Sequence[str] = (),
         follow: bool = True,
-    ) -> AsyncIterator[messages.Event]:
+    ) -> AsyncGenerator[messages.Event, None]:
         """Iterate over what happens to executions and jobs, each event once and in order.
 
         `after` is where to begin: behind an event's id, a position of the log such as

@@ -9,6 +9,7 @@ from typing import TypeVar
 import aiohttp
 from yarl import URL
 
+from timeball.client.event_stream import SILENCE_MS
 from timeball.client.failover import Trouble
 from timeball.client.flow import NoReply, Pause, Reply, Send, Steps
 
@@ -66,13 +67,14 @@ class AsyncTransport:
     async def open(self, send: Send) -> OpenedStream | Reply | NoReply:
         """Send a request for a stream; anything but a success is read whole."""
         connect_s = min(CONNECT_TIMEOUT_MS, send.timeout_ms) / 1_000
-        silence_s = send.timeout_ms / 1_000
-        timeout = aiohttp.ClientTimeout(sock_connect=connect_s, sock_read=silence_s)
+        timeout = aiohttp.ClientTimeout(sock_connect=connect_s, sock_read=SILENCE_MS / 1_000)
         url = URL(send.url + send.path, encoded=True)
+        asked = self._open().request(
+            send.method, url, headers=send.headers, allow_redirects=False, timeout=timeout
+        )
         try:
-            response = await self._open().request(
-                send.method, url, headers=send.headers, allow_redirects=False, timeout=timeout
-            )
+            async with asyncio.timeout(send.timeout_ms / 1_000):
+                response = await asked
             if 200 <= response.status < 300:
                 return OpenedStream(response)
             async with response:
