@@ -15,6 +15,7 @@ from rich.console import Console
 from timeball.bench.chaos.commands import chaos
 from timeball.bench.console import leaves, telling, until_signalled
 from timeball.bench.demo import Outcome, run_demo
+from timeball.bench.hangups.commands import hangups
 from timeball.bench.load.commands import bench
 from timeball.bench.report import render
 from timeball.bench.timetables.commands import timetables
@@ -25,6 +26,7 @@ from timeball.cluster.localcluster import NodeFailed
 __all__ = ["bench", "demo"]
 
 bench.add_command(chaos)
+bench.add_command(hangups)
 bench.add_command(timetables)
 
 LIMIT_S = 60.0

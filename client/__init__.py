@@ -13,6 +13,7 @@ from timeball.client.context import (
 )
 from timeball.client.errors import (
     Conflict,
+    DuplicateJob,
     EventsGone,
     InternalError,
     InvalidRequest,
@@ -52,6 +53,7 @@ from timeball.client.messages import (
     FireView,
     Heartbeat,
     Hold,
+    Idempotency,
     JobBackfilled,
     JobCancelled,
     JobChanged,
@@ -95,6 +97,7 @@ __all__ = [
     "DatesExcluded",
     "DeadReason",
     "Delivery",
+    "DuplicateJob",
     "Envelope",
     "Event",
     "EventType",
@@ -111,6 +114,7 @@ __all__ = [
     "HandlerMiddleware",
     "Heartbeat",
     "Hold",
+    "Idempotency",
     "InternalError",
     "InvalidArguments",
     "InvalidRequest",

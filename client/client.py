@@ -18,7 +18,7 @@ from timeball.client.errors import TimeballError
 from timeball.client.event_stream import Following, query_of
 from timeball.client.failover import Backoff
 from timeball.client.flow import Call, encode_request, in_batches
-from timeball.client.messages import Consistency, NewJob, Retry, Schedule
+from timeball.client.messages import Consistency, Idempotency, NewJob, Retry, Schedule
 from timeball.client.middleware import CreateMiddleware, chain
 from timeball.client.timetables import TimetableCalls
 
@@ -98,11 +98,13 @@ class Client(DeadLetterCalls, TimetableCalls):
         retry: Retry | None = None,
         timeout_ms: int | None = None,
         idempotency_key: str | None = None,
+        idempotency: Idempotency | None = None,
         request_id: str | None = None,
     ) -> messages.JobCreated:
         """Create one job; the fields are those of `NewJob` (`timeout_ms` bounds an attempt).
 
-        Raises `InvalidRequest` (naming the fields), `KeyReused`, `Overloaded`.
+        Raises `InvalidRequest` (naming the fields), `KeyReused`, `DuplicateJob` (only where
+        `idempotency` asks for it), `Overloaded`.
         """
         job = NewJob(
             queue=queue,
@@ -113,6 +115,7 @@ class Client(DeadLetterCalls, TimetableCalls):
             retry=retry or Retry(),
             timeout_ms=timeout_ms,
             idempotency_key=idempotency_key,
+            idempotency=idempotency,
         )
 
         async def last(job: NewJob) -> messages.JobCreated:

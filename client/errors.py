@@ -9,7 +9,8 @@
     ├── UnsupportedMediaType    415      neither JSON nor MessagePack
     ├── NotAcceptable           406
     ├── Conflict                409      the state of the thing forbids it
-    │   └── LeaseLost           409      the fencing token is not the latest
+    │   ├── LeaseLost           409      the fencing token is not the latest
+    │   └── DuplicateJob        409      the idempotency key has a job, and no other was wanted
     ├── EventsGone              410      the events after that position are not kept any more
     ├── PreconditionFailed      412      If-Match or If-None-Match does not hold
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
@@ -25,7 +26,7 @@ a problem document (RFC 9457) and the client raises the same class from that doc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -51,12 +52,14 @@ class TimeballError(Exception):
         retry_after_ms: int = 0,
         leader: str = "",
         status: int | None = None,
+        job_id: str = "",
     ) -> None:
         super().__init__(detail or self.title)
         self.detail = detail
         self.errors = list(errors)
         self.retry_after_ms = retry_after_ms
         self.leader = leader
+        self.job_id = job_id
         self.http_status = status if status is not None else self.status
 
     def problem(self) -> Problem:
@@ -70,6 +73,7 @@ class TimeballError(Exception):
             outcome=self.outcome,
             retry_after_ms=self.retry_after_ms,
             leader=self.leader,
+            job_id=self.job_id,
         )
 
 
@@ -124,6 +128,16 @@ class MethodNotAllowed(TimeballError):
     code = "method-not-allowed"
     title = "The method is not allowed here"
     outcome = "not_applied"
+    allow: str = ""
+    """What the header `Allow` says."""
+
+    @classmethod
+    def among(cls, method: str, allowed: Iterable[str]) -> MethodNotAllowed:
+        """Make the error for a path that takes other methods."""
+        allow = ", ".join(sorted(allowed))
+        error = cls(f"{method[:40]} is no method of this path, which takes {allow}")
+        error.allow = allow
+        return error
 
 
 class NotAcceptable(TimeballError):
@@ -158,6 +172,13 @@ class LeaseLost(Conflict):
 
     code = "lease-lost"
     title = "The lease was lost"
+
+
+class DuplicateJob(Conflict):
+    """The idempotency key has a job, `job_id`, and the create asked for no other."""
+
+    code = "duplicate-job"
+    title = "The idempotency key has a job already"
 
 
 class EventsGone(TimeballError):
@@ -259,6 +280,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         UnsupportedMediaType,
         Conflict,
         LeaseLost,
+        DuplicateJob,
         EventsGone,
         PreconditionFailed,
         Overloaded,
@@ -279,6 +301,7 @@ def from_problem(problem: Problem) -> TimeballError:
         errors=problem.errors,
         retry_after_ms=problem.retry_after_ms,
         leader=problem.leader,
+        job_id=problem.job_id,
         status=problem.status,
     )
     if isinstance(error, EventsGone):

@@ -34,7 +34,7 @@ from timeball.client.client import Client
 from timeball.client.context import ExecutionContext
 from timeball.client.errors import InvalidRequest
 from timeball.client.handlers import Handling, RunIn, check_importable, handling, is_async
-from timeball.client.messages import JobCreated, Retry, Schedule
+from timeball.client.messages import Idempotency, JobCreated, Retry, Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,6 +72,7 @@ class Options(TypedDict, total=False):
     retry: Retry | None
     timeout_ms: int | None
     idempotency_key: str | None
+    idempotency: Idempotency | None
 
 
 class Task(Generic[P, R]):

@@ -45,6 +45,8 @@ SYNC_BUCKETS_S = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0
 _TOTALS = {
     "created": "Executions created",
     "duplicates": "Creates answered with an earlier job",
+    "rejected": "Creates refused, as they asked, because their idempotency key has a job",
+    "keys_forgotten": "Idempotency keys forgotten before their window was over, for want of room",
     "claimed": "Leases granted",
     "succeeded": "Executions that succeeded",
     "failed": "Attempts reported as failed",
@@ -305,6 +307,14 @@ class _NodeCollector(Collector):
         yield GaugeMetricFamily(
             "timeball_pending_executions", "Executions that wait", value=float(len(state.pending))
         )
+        held = GaugeMetricFamily(
+            "timeball_idempotency_keys",
+            "Idempotency keys in memory, by what they hold until",
+            labels=["until"],
+        )
+        held.add_metric(["window_ends"], float(state.windowed_keys))
+        held.add_metric(["job_ends"], float(state.held_keys))
+        yield held
         yield GaugeMetricFamily(
             "timeball_paused_timetables",
             "Timetables that are paused",

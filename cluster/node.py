@@ -24,16 +24,8 @@ from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import DispatchSettings
 from timeball.cluster.history import History
 from timeball.cluster.http.application import Application
-from timeball.cluster.http.changes import Changes
-from timeball.cluster.http.claims import Claims
-from timeball.cluster.http.cluster_view import ClusterReports
-from timeball.cluster.http.dead import DeadLetters
-from timeball.cluster.http.events import Events
-from timeball.cluster.http.executions import Executions
-from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.forward import Forwarder
-from timeball.cluster.http.jobs import Jobs
-from timeball.cluster.http.occurrences import Occurrences
+from timeball.cluster.http.nouns import all_routes
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.http.services import Services
 from timeball.cluster.levels import LevelKeeper, objection_at
@@ -60,9 +52,9 @@ READY_LAG = 100
 """A node is ready while at most so many entries that it knows to be committed are not applied."""
 OFFICE_RETRY_S = 0.05
 """The pause before a new leader whose first operation failed proposes it again."""
-ENTRY_WEIGHT = 750
-"""Items of one entry: to apply them and tell the verdicts takes some milliseconds."""
-EXECUTIONS_BOUND = ENTRY_WEIGHT // 2
+ENTRY_WEIGHT, ENTRY_WEIGHT_LEAST = 750, 400
+"""Items of one entry, as many as are applied in some milliseconds."""
+EXECUTIONS_BOUND = ENTRY_WEIGHT_LEAST // 2
 """Of it for claims: what sources may always take, however much else waits for an entry. A claim
 that did not fit would have to queue up behind creates, when it is most needed."""
 YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
@@ -124,7 +116,9 @@ class Node(Observer):
             operations.encode_entry,
             wall_clock_ms,
             CommitSettings(
-                spacing_s=settings.process.commit_spacing_ms / 1000, entry_weight=ENTRY_WEIGHT
+                spacing_s=settings.process.commit_spacing_ms / 1000,
+                entry_weight=ENTRY_WEIGHT,
+                entry_weight_least=ENTRY_WEIGHT_LEAST,
             ),
             last_log_time=lambda: self.state.log_time_ms,
             clock=clock,
@@ -325,6 +319,7 @@ class Node(Observer):
             me=self.me,
             state=self.state,
             replica=self.consensus,
+            history=self.history,
             dispatcher=self.dispatcher,
             propose=self.propose,
             take_snapshot=self.consensus.take_snapshot,
@@ -333,19 +328,8 @@ class Node(Observer):
             ready=lambda: self.ready,
             wall_clock_ms=self.wall_clock_ms,
         )
-        nouns = (
-            Jobs(services),
-            Changes(services),
-            Occurrences(services),
-            Explanations(services),
-            Executions(services),
-            Claims(services),
-            Events(services, self.history, self.settings.process.event_streams),
-            DeadLetters(services),
-            ClusterReports(services, self.metrics.registry),
-        )
         return Application(
-            [route for noun in nouns for route in noun.routes()],
+            all_routes(services, self.metrics.registry),
             serving=lambda: self.serving,
             has_room=lambda: self.consensus.room == "plenty",
             applied_index=lambda: self.consensus.applied_index,

@@ -64,7 +64,13 @@ class Limits(_Table, frozen=True):
     keep_dead: Annotated[int, Meta(ge=0, le=100_000_000)] = 10_000
     keep_dead_bytes: Annotated[int, Meta(ge=0, le=10**12)] = 268_435_456
     idempotency_window_ms: Annotated[int, Meta(ge=1_000, le=366 * 86_400_000)] = 86_400_000
+    """How long an idempotency key holds whose request does not say."""
+    idempotency_max_window_ms: Annotated[int, Meta(ge=1_000, le=366 * 86_400_000)] = 30 * 86_400_000
+    """The longest window that a request may ask for."""
     idempotency_keys: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
+    """Keys with a window that are known at most; beyond, those known longest are forgotten."""
+    idempotency_keys_held: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
+    """Keys that hold until their job has ended; a create beyond is answered with 429."""
     claim_memory_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 60_000
     """How long the answer to a claim can be asked for again by its request id."""
     claim_memory: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
@@ -234,6 +240,13 @@ def validate(settings: Settings) -> None:
         )
     if settings.queues is not None and not settings.queues:
         raise ConfigError(settings.path, "queues", "an empty list would serve no queue: leave out")
+    limits = settings.limits
+    if limits.idempotency_window_ms > limits.idempotency_max_window_ms:
+        raise ConfigError(
+            settings.path,
+            "limits.idempotency_window_ms",
+            f"longer than idempotency_max_window_ms, {limits.idempotency_max_window_ms}",
+        )
     if len(nodes) > 1 and "{node}" not in settings.process.data_dir:
         hosts = [node.raft.host for node in nodes]
         if len(set(hosts)) < len(hosts):

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from timeball.client.cli import output
 from timeball.client.cli.asking import Asker, asks, freshness_options, limit_option
 from timeball.client.cli.durations import DURATION
+from timeball.client.cli.keying import key_options, tell_key
 from timeball.client.cli.naming import takes_a_job
 from timeball.client.cli.retrying import retry_options, revised, tell_retry
 from timeball.client.cli.scheduling import describe, details, schedule_options
@@ -54,7 +55,7 @@ def job() -> None:
 @click.option(
     "--attempt-timeout", "attempt_timeout_ms", type=DURATION, help="Longest time for one attempt."
 )
-@click.option("--key", help="Idempotency key: the same key never makes a second job.")
+@key_options
 @asks
 def create(
     asker: Asker,
@@ -64,7 +65,7 @@ def create(
     name: str | None,
     retrying: dict[str, Any],
     attempt_timeout_ms: int | None,
-    key: str | None,
+    keyed: dict[str, Any],
     **definition: Any,
 ) -> None:
     """Create a job; without a schedule it is due at once."""
@@ -74,18 +75,20 @@ def create(
         timeout_ms=attempt_timeout_ms,
     )
     if name is not None:
-        _put(asker, name, schedule, key, definition)
+        _put(asker, name, schedule, keyed, definition)
         return
-    created = asker.ask(
-        lambda client: client.create(schedule=schedule, idempotency_key=key, **definition)
-    )
+    created = asker.ask(lambda client: client.create(schedule=schedule, **keyed, **definition))
     asker.show(created, lambda: _created(created))
 
 
 def _put(
-    asker: Asker, name: str, schedule: Schedule | None, key: str | None, definition: dict[str, Any]
+    asker: Asker,
+    name: str,
+    schedule: Schedule | None,
+    keyed: dict[str, Any],
+    definition: dict[str, Any],
 ) -> None:
-    if key is not None:
+    if keyed:
         raise click.UsageError("--name and --key exclude each other")
     if not isinstance(schedule, Timetable):
         raise click.UsageError("--name goes with a schedule that recurs, such as --cron or --every")
@@ -237,7 +240,7 @@ def _one(view: JobView) -> str:
             ("partition key", view.partition_key),
             *tell_retry(view.retry),
             ("attempt timeout", f"{view.timeout_ms} ms" if view.timeout_ms else None),
-            ("idempotency key", view.idempotency_key),
+            *tell_key(view),
             ("created", view.created_at),
             ("next fires", view.next_fires),
             ("executions", {k: n for k, n in view.execution_counts.items() if n}),

@@ -10,6 +10,7 @@ from timeball.client.messages.fields import (
     MAX_DELAY_MS,
     Answer,
     ExecutionStateName,
+    Instant,
     MissedInPause,
     NamedQueue,
     Request,
@@ -65,6 +66,10 @@ class ResumeRequest(Request, frozen=True):
     missed: MissedInPause = "skip"
 
 
+class TriggerRequest(Request, frozen=True):
+    """The body of a trigger, which need not have one: there is nothing to say."""
+
+
 class JobTriggered(Answer, frozen=True):
     """The answer to a trigger; "skipped" by the overlap rule."""
 
@@ -76,8 +81,8 @@ class JobTriggered(Answer, frozen=True):
 class BackfillRequest(Request, frozen=True):
     """The range of past nominal times to run, both ends included."""
 
-    start: str | int
-    until: str | int
+    start: Instant
+    until: Instant
 
 
 class JobBackfilled(Answer, frozen=True):
@@ -132,7 +137,7 @@ class SchedulePreview(Request, frozen=True, kw_only=True):
     """A schedule to look at, without creating anything."""
 
     schedule: Schedule
-    after: str | int | None = None
+    after: Instant | None = None
     """Fires strictly later than this; default: now."""
     count: Annotated[int, Meta(ge=1, le=100)] = 5
 

@@ -11,6 +11,7 @@ from timeball.client.messages.fields import (
     MAX_ERROR_TYPE,
     Answer,
     DeadReason,
+    Instant,
     Limit,
     NamedQueue,
     Request,
@@ -26,10 +27,13 @@ class Replay(Request, frozen=True):
 
 
 class Replayed(Answer, frozen=True):
-    """What a replay did to one execution."""
+    """What a replay did to one execution.
+
+    "key_taken": its job had ended, and another has its idempotency key by now.
+    """
 
     execution_id: str
-    status: Literal["replayed", "not_dead", "unknown"]
+    status: Literal["replayed", "not_dead", "unknown", "key_taken"]
 
 
 class ReplayAnswers(Answer, frozen=True):
@@ -69,8 +73,8 @@ class DeadSelection(Request, frozen=True, kw_only=True):
     job_id: Annotated[str, Meta(max_length=16)] | None = None
     error_type: Annotated[str, Meta(max_length=MAX_ERROR_TYPE)] | None = None
     reason: DeadReason | None = None
-    died_after: str | int | None = None
-    died_before: str | int | None = None
+    died_after: Instant | None = None
+    died_before: Instant | None = None
     limit: Limit = MAX_BATCH
     cursor: str | None = None
 
@@ -78,8 +82,9 @@ class DeadSelection(Request, frozen=True, kw_only=True):
 class DeadMoved(Answer, frozen=True):
     """What became of a page of a selection: how many were found, and how many of these moved.
 
-    The others had left the dead letters meanwhile, or belong to a cancelled job, which is not
-    replayed. `cursor` leads to the next page; None: there are no more.
+    The others had left the dead letters meanwhile, or belong to a job that is not replayed: it was
+    cancelled, or its idempotency key is another job's by now. `cursor` leads to the next page;
+    None: there are no more.
     """
 
     matched: int

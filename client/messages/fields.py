@@ -28,9 +28,16 @@ MAX_INDEX = 2**53 - 1
 
 QUEUE_NAME = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"
 QueueName = Annotated[str, Meta(pattern=QUEUE_NAME)]
-NamedQueue = Annotated[str, Meta(max_length=64)]
+NamedQueue = Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": QUEUE_NAME})]
 """A `QueueName` of which a node matches the pattern once, however many jobs name it."""
 Key = Annotated[str, Meta(min_length=1, max_length=255)]
+"""An idempotency key, or such: any text, compared character by character."""
+KeyScope = Literal["cluster", "queue"]
+"""Where an idempotency key is known: anywhere, or in the queue of its job."""
+KeyUntil = Literal["window_ends", "job_ends"]
+"""How long an idempotency key holds."""
+OnDuplicate = Literal["return", "reject"]
+"""What a create is answered whose idempotency key has a job: that job, or a refusal."""
 RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
 WorkerName = Annotated[str, Meta(min_length=1, max_length=128)]
 Token = Annotated[int, Meta(ge=1, le=2**53 - 1)]
@@ -38,6 +45,11 @@ Limit = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
 JobName = Annotated[str, Meta(pattern=QUEUE_NAME)]
 TimeZone = Annotated[str, Meta(min_length=1, max_length=64)]
 CronText = Annotated[str, Meta(min_length=1, max_length=256)]
+Instant = (
+    Annotated[str, Meta(extra_json_schema={"maxLength": 64, "examples": ["2030-01-01T09:00:00Z"]})]
+    | Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_INSTANT_MS})]
+)
+"""ISO 8601 with an offset, or epoch milliseconds; a node reads it, and says what is wrong."""
 IntervalMs = Annotated[int, Meta(ge=100, le=MAX_DELAY_MS)]
 CatchUp = Literal["none", "one", "all"]
 """What becomes of what was missed: nothing, one run for all of it, or a run each."""
@@ -83,7 +95,8 @@ class Problem(Answer, frozen=True, omit_defaults=True, kw_only=True):
     """A problem document (RFC 9457).
 
     `type` is stable and listed in the protocol; `outcome` says whether a failed write may
-    have happened ("unknown") or certainly has not ("not_applied").
+    have happened ("unknown") or certainly has not ("not_applied"). `job_id` is the job that stands
+    in the way.
     """
 
     type: str
@@ -94,6 +107,7 @@ class Problem(Answer, frozen=True, omit_defaults=True, kw_only=True):
     outcome: Literal["", "not_applied", "unknown"] = ""
     retry_after_ms: int = 0
     leader: str = ""
+    job_id: str = ""
     oldest_index: int | None = None
     """Behind which events are kept."""
 

@@ -12,7 +12,10 @@ from timeball.client.messages.fields import (
     MAX_DELAY_MS,
     Answer,
     Key,
+    KeyScope,
+    KeyUntil,
     NamedQueue,
+    OnDuplicate,
     Problem,
     Request,
     RequestId,
@@ -20,8 +23,26 @@ from timeball.client.messages.fields import (
 from timeball.client.messages.schedules import Retry, Schedule
 
 
+class Idempotency(Request, frozen=True):
+    """How the idempotency key of a job holds, and what a request is answered that comes later.
+
+    The key holds `until` its window ends (`window_ms` from the create; None: the cluster's
+    `idempotency_window_ms`), or until its job has ended and nothing of it is under way. It is known
+    in the whole cluster, or in the job's queue alone. `on_duplicate` is about this request: it is
+    answered with the job that has the key, or refused (`DuplicateJob`).
+    """
+
+    window_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
+    scope: KeyScope = "cluster"
+    until: KeyUntil = "window_ends"
+    on_duplicate: OnDuplicate = "return"
+
+
 class NewJob(Request, frozen=True):
-    """A job to create. Without a schedule it is due at once."""
+    """A job to create. Without a schedule it is due at once.
+
+    `idempotency` says how its `idempotency_key` holds, where the defaults do not fit.
+    """
 
     queue: NamedQueue = "default"
     payload: Any = None
@@ -31,6 +52,7 @@ class NewJob(Request, frozen=True):
     retry: Retry = Retry()
     timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
     idempotency_key: Key | None = None
+    idempotency: Idempotency | None = None
 
 
 class NewJobs(Request, frozen=True):
@@ -80,6 +102,14 @@ class TimetableView(Answer, frozen=True):
     missed: int
 
 
+class KeyView(Answer, frozen=True):
+    """How a job's idempotency key holds; `expires_at` is when its window ends (None: has none)."""
+
+    scope: KeyScope
+    until: KeyUntil
+    expires_at: str | None
+
+
 class JobView(Answer, frozen=True):
     """A job as people see it."""
 
@@ -99,6 +129,8 @@ class JobView(Answer, frozen=True):
     version: int
     """Counts the definitions that it has had; the `ETag` of the job."""
     timetable: TimetableView | None
+    idempotency: KeyView | None = None
+    """How its idempotency key holds; None without one, and once the key is free again."""
 
 
 class JobList(Answer, frozen=True):

@@ -13,6 +13,7 @@ from timeball.client.messages.fields import (
     BackoffName,
     CatchUp,
     CronText,
+    Instant,
     IntervalMs,
     Overlap,
     Request,
@@ -23,7 +24,7 @@ from timeball.client.messages.fields import (
 class At(Request, frozen=True, tag_field="type", tag="at"):
     """Once, at an instant: ISO 8601 with an offset, or epoch milliseconds. Past: due at once."""
 
-    time: str | int
+    time: Instant
 
 
 class After(Request, frozen=True, tag_field="type", tag="after"):
@@ -55,8 +56,8 @@ class Recurring(Request, frozen=True, kw_only=True):
     from job to job.
     """
 
-    start: str | int | None = None
-    until: str | int | None = None
+    start: Instant | None = None
+    until: Instant | None = None
     max_runs: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     jitter_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 0
     exclude: Annotated[list[DatesExcluded | WindowExcluded], Meta(max_length=16)] = msgspec.field(
@@ -76,7 +77,7 @@ class EveryRule(Request, frozen=True, tag_field="type", tag="every"):
     """Every `interval_ms`, counted from `anchor` (default: the creation), without drift."""
 
     interval_ms: IntervalMs
-    anchor: str | int | None = None
+    anchor: Instant | None = None
 
 
 class CronRule(Request, frozen=True, tag_field="type", tag="cron"):
@@ -89,14 +90,14 @@ class CronRule(Request, frozen=True, tag_field="type", tag="cron"):
 class AtRule(Request, frozen=True, tag_field="type", tag="at"):
     """At given instants."""
 
-    times: Annotated[list[str | int], Meta(min_length=1, max_length=1_000)]
+    times: Annotated[list[Instant], Meta(min_length=1, max_length=1_000)]
 
 
 class Every(Recurring, frozen=True, tag_field="type", tag="every"):
     """Every `interval_ms`, counted from `anchor` (default: the creation), without drift."""
 
     interval_ms: IntervalMs
-    anchor: str | int | None = None
+    anchor: Instant | None = None
 
 
 class Cron(Recurring, frozen=True, tag_field="type", tag="cron"):

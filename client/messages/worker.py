@@ -116,6 +116,32 @@ class Failures(Request, frozen=True):
     items: Annotated[list[Failure], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
+class SingleHold(Request, frozen=True):
+    """A hold on the execution that the path names."""
+
+    token: Token
+
+
+class SingleSuccess(Request, frozen=True):
+    """The execution that the path names is done; see `Success`."""
+
+    token: Token
+    result: Any = None
+    started_ms: Annotated[int, Meta(ge=0, le=MAX_INSTANT_MS)] | None = None
+
+
+class SingleFailure(Request, frozen=True):
+    """An attempt at the execution that the path names failed; see `Failure`."""
+
+    token: Token
+    error_type: str = ""
+    message: str = ""
+    retry_after_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
+    non_retryable: bool = False
+    started_ms: Annotated[int, Meta(ge=0, le=MAX_INSTANT_MS)] | None = None
+    backtrace: str = ""
+
+
 ReportVerdict = Literal["accepted", "duplicate", "stale", "finished", "unknown"]
 
 

@@ -1,4 +1,4 @@
-"""Claims that wait, and their binding to ready work at the moment an entry is put together.
+"""The binding of claims that wait to ready work, at the moment an entry is put together.
 
 A claim waits in its queue until there is work or its time is over. It is bound to
 executions only when the log asks for operations, so that each entry takes what is first
@@ -8,83 +8,26 @@ gives its leases back at once.
 
 Where more than one claim waits and nothing is ready, claims are bound to what comes due
 next, ahead of time: such a lease is committed by then, and its claim is answered when the
-last of its executions is due. The last claim of a queue is kept for what comes at once. Of
-what comes due at one instant all is bound or nothing: if there is more of it than claims
-can take, who goes first is decided when it is ready.
+last of its executions is due. The last claim of a queue is kept for what comes at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from heapq import heappop, heappush
-from itertools import islice
-from typing import NamedTuple
 
-import msgspec
-
+from timeball.cluster.dispatch.ahead import EarlyAnswers, by_queue, shares
 from timeball.cluster.dispatch.errors import NotServing, TooManyClaims
 from timeball.cluster.dispatch.leases import HELD, Lease, Leases
 from timeball.cluster.dispatch.ready import ReadyWork
 from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instruments, Timers
+from timeball.cluster.dispatch.waiting import ClaimRequest, Listener, Waiter, WaitingLine
 from timeball.cluster.raft.errors import Expired, NotLeader, OutcomeUnknown, Overloaded
 from timeball.cluster.raft.interface import Proposer
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import Claim
 from timeball.cluster.state.records import Execution
-from timeball.wheel import Timer, TimingWheel
-
-
-class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker asks for; lengths in milliseconds."""
-
-    queue: str
-    worker: str
-    request_id: str
-    max_executions: int
-    wait_ms: int
-    lease_ms: int
-
-
-_PATIENCE_MS = 100
-"""How much later than by the monotonic clock an answer may be due by the wall clock: one that is
-set back by less is waited for."""
-
-Listener = asyncio.Future[list[Lease]]
-
-
-class _Stage(enum.Enum):
-    WAITING = enum.auto()
-    BOUND = enum.auto()
-    ANSWERED = enum.auto()
-
-
-class _Waiter:
-    """One claim, and everybody who waits for its answer (repeats of it join)."""
-
-    __slots__ = ("deadline_ms", "listeners", "request", "stage", "timer")
-
-    def __init__(self, request: ClaimRequest, deadline_ms: int) -> None:
-        self.request = request
-        self.deadline_ms = deadline_ms
-        self.stage = _Stage.WAITING
-        self.listeners: list[Listener] = []
-        self.timer: Timer[_Waiter] | None = None
-
-
-class _Early(NamedTuple):
-    """A claim with leases granted ahead of time, in the order of answering."""
-
-    due_ms: int
-    """When the last of its executions is due."""
-    number: int
-    """No two have the same, so nothing further is compared."""
-    by_ms: int
-    """When that should be, by the monotonic clock."""
-    waiter: _Waiter
-    leases: list[Lease]
 
 
 class _Bound:
@@ -95,7 +38,7 @@ class _Bound:
 
     __slots__ = ("_claims", "_settled", "taken", "waiter")
 
-    def __init__(self, claims: WaitingClaims, waiter: _Waiter, taken: list[Execution]) -> None:
+    def __init__(self, claims: WaitingClaims, waiter: Waiter, taken: list[Execution]) -> None:
         self._claims = claims
         self._settled = False
         self.waiter = waiter
@@ -153,26 +96,27 @@ class WaitingClaims:
         self._let_go = let_go
         self._derive = derive
         self._earlier = earlier
-        self._queues: dict[str, OrderedDict[_Waiter, None]] = {}
-        self._by_request: dict[str, _Waiter] = {}
+        self._line = WaitingLine(timers.monotonic_ms(), earlier)
+        self._by_request: dict[str, Waiter] = {}
+        """Claims that are not answered yet, in line or not, which repeats join."""
         self._matched: OrderedDict[str, None] = OrderedDict()
         """Queues with both claims and work, the one whose turn it is first."""
-        self._deadlines: TimingWheel[_Waiter] = TimingWheel(timers.monotonic_ms())
-        self._early: list[_Early] = []
-        """A heap."""
-        self._early_number = 0
+        self._early = EarlyAnswers()
         self._closed = False
-        self.count = 0
+
+    @property
+    def count(self) -> int:
         """Claims that wait, over all queues."""
+        return self._line.count
 
     @property
     def to_spare(self) -> bool:
         """Whether more than one claim waits in some queue."""
-        return self.count > len(self._queues)
+        return self._line.to_spare
 
     def depth(self, queue: str) -> int:
         """Claims that wait for work of a queue."""
-        return len(self._queues.get(queue, ()))
+        return self._line.depth(queue)
 
     async def claim(self, request: ClaimRequest) -> list[Lease]:
         """Wait for executions; empty when none came in time.
@@ -181,101 +125,71 @@ class WaitingClaims:
         request id. Cancelling leaves no lease behind.
         """
         waiter = self._by_request.get(request.request_id)
-        listener: Listener = asyncio.get_running_loop().create_future()
-        if waiter is not None:
-            waiter.listeners.append(listener)
-            self._prolong(waiter, request.wait_ms)
-        elif (recalled := self._recall(request.request_id)) is not None:
-            waiter = self._remember(request, _Stage.BOUND)
-            waiter.listeners.append(listener)
-            self._hand_over(waiter, recalled)
-        else:
+        recalled = self._recall(request.request_id) if waiter is None else None
+        if recalled is None and (waiter is None or waiter.in_line):
             if not request.wait_ms and not self._ready.depth(request.queue):
                 return []
-            waiter = self._enter(request)
-            waiter.listeners.append(listener)
+            if (listening := self._line.listening) >= self._settings.max_waiting_claims:
+                raise TooManyClaims(f"{listening} claims wait already; try again later")
+        deadline_ms = self._timers.monotonic_ms() + (request.wait_ms or self._settings.at_once_ms)
+        listener = Listener(asyncio.get_running_loop().create_future(), deadline_ms)
+        if waiter is not None:
+            self._line.listen(waiter, listener)
+        else:
+            waiter = self._remember(request)
+            self._line.listen(waiter, listener)
+            if recalled is None:
+                self._wait(waiter)
+            else:
+                self._hand_over(waiter, recalled)
         try:
-            return await listener
+            return await listener.answer
         except asyncio.CancelledError:
             self._leave(waiter, listener)
             raise
 
     def work_came(self, queue: str) -> None:
         """There is ready work in a queue: wake the log if a claim waits for it."""
-        if queue in self._queues:
+        if queue in self._line:
             self._match(queue)
 
-    def bind(self) -> Iterator[tuple[Claim, int, Proposer]]:
-        """Bind waiting claims to ready work for one entry, one operation each."""
-        room = self._settings.executions_per_entry
+    def bind(self, room: int) -> Iterator[tuple[Claim, int, Proposer]]:
+        """Bind waiting claims to ready work for one entry, one operation each, at most `room`
+        executions: what did not fit would be overtaken by what is bound for the next entry. A
+        claim that could have more than is left waits for that entry, unless it is the first."""
+        left = room
         while self._matched and not self._closed:
-            if room <= 0:
+            queue = next(iter(self._matched))
+            waiter = self._line.first(queue)
+            most = min(self._settings.max_executions_per_claim, self._ready.depth(queue))
+            if waiter is None or not most:
+                del self._matched[queue]
+                continue
+            most = min(most, waiter.request.max_executions)
+            if most > left and (left < room or not room):
                 # In the next turn: what is bound now is not written yet.
                 self._timers.call_soon(self._commit.wake)
                 break
-            queue = next(iter(self._matched))
-            waiters = self._queues.get(queue)
-            taken: list[Execution] = []
-            if waiters:
-                waiter = next(iter(waiters))
-                most = self._settings.max_executions_per_claim
-                taken = self._ready.take(queue, min(waiter.request.max_executions, most))
-            if not taken:
-                del self._matched[queue]
-                continue
-            room -= len(taken)
+            taken = self._ready.take(queue, min(most, left))
+            left -= len(taken)
             self._matched.move_to_end(queue)
             yield self._bound(waiter, taken)
 
     def bind_ahead(
-        self, coming: Iterable[Sequence[Execution]], until_ms: int
+        self, coming: Iterable[Sequence[Execution]], until_ms: int, room: int
     ) -> Iterator[tuple[Claim, int, Proposer]]:
-        """Bind claims to executions that come due up to `until_ms`, given by instant in that
-        order; one of each queue's claims is left waiting."""
-        queues: dict[str, list[Execution]] = {}
-        room = self._settings.executions_per_entry
-        for instant in coming:
-            room -= len(instant)
-            if room < 0:
-                break
-            for execution in instant:
-                queues.setdefault(execution.job.queue, []).append(execution)
-        for queue, executions in queues.items():
+        """Bind claims to at most `room` executions that come due up to `until_ms`, given by
+        instant in that order; one of each queue's claims is left waiting."""
+        for queue, executions in by_queue(coming, room).items():
             if not self._ready.depth(queue):  # else that goes first
-                for waiter, taken in self._shares(queue, executions, until_ms):
+                waiters = self._line.all_but_last(queue)
+                for waiter, taken in shares(waiters, executions, until_ms, self._settings):
                     self._foresee(taken)
                     yield self._bound(waiter, taken)
 
-    def _shares(
-        self, queue: str, executions: list[Execution], until_ms: int
-    ) -> list[tuple[_Waiter, list[Execution]]]:
-        """Which claim gets what of all that comes due, up to the first instant of which there
-        is more than the claims can take; a span that is not over yet is left to a later entry."""
-        shares: list[tuple[_Waiter, list[Execution]]] = []
-        at = 0
-        for waiter in islice(self._queues.get(queue, ()), max(self.depth(queue) - 1, 0)):
-            if at == len(executions):
-                return shares
-            most = min(waiter.request.max_executions, self._settings.max_executions_per_claim)
-            last_ms = executions[at].due_ms + self._settings.lead_span_ms
-            taken = [one for one in executions[at : at + most] if one.due_ms <= last_ms]
-            if last_ms > until_ms and len(taken) < most:
-                return shares
-            at += len(taken)
-            shares.append((waiter, taken))
-        if at < len(executions):
-            full_ms = executions[at].due_ms
-            shares = [
-                (waiter, before)
-                for waiter, taken in shares
-                if (before := [one for one in taken if one.due_ms < full_ms])
-            ]
-        return shares
-
-    def _bound(self, waiter: _Waiter, taken: list[Execution]) -> tuple[Claim, int, Proposer]:
+    def _bound(self, waiter: Waiter, taken: list[Execution]) -> tuple[Claim, int, Proposer]:
         """The operation that leases these executions to this claim."""
-        self._unqueue(waiter)
-        waiter.stage = _Stage.BOUND
+        self._line.leave(waiter)
         request = waiter.request
         operation = Claim(
             request.worker,
@@ -285,7 +199,7 @@ class WaitingClaims:
         )
         return operation, len(taken), _Bound(self, waiter, taken)
 
-    def granted(self, waiter: _Waiter, taken: list[Execution], tokens: list[int]) -> None:
+    def granted(self, waiter: Waiter, taken: list[Execution], tokens: list[int]) -> None:
         """The verdict on a bound claim: hand out the leases, put back what came to nothing."""
         self._let_go(taken)
         hold, monotonic_ms = self._leases.hold, self._timers.monotonic_ms()
@@ -305,7 +219,7 @@ class WaitingClaims:
         else:
             self._hand_over(waiter, recalled)
 
-    def not_granted(self, waiter: _Waiter, taken: list[Execution], error: BaseException) -> None:
+    def not_granted(self, waiter: Waiter, taken: list[Execution], error: BaseException) -> None:
         """There is no verdict on a bound claim; unless the outcome is open, it waits on."""
         self._let_go(taken)
         self._put_back(taken)
@@ -318,21 +232,19 @@ class WaitingClaims:
 
     def hand_over(self, now_ms: int) -> None:
         """Answer the claims whose executions, leased ahead of time, are due by now."""
-        early = self._early
-        while early and early[0].due_ms <= now_ms:
-            one = heappop(early)
-            leases = self._still_wanted(one.leases)
+        for waiter, granted in self._early.due(now_ms):
+            leases = self._still_wanted(granted)
             if leases:
                 lags_ms = [now_ms - lease.execution.due_ms for lease in leases]
                 self._instruments.observe_wheel(lags_ms)
                 self._instruments.observe_claim(lags_ms)
-            self._answer(one.waiter, leases)
+            self._answer(waiter, leases)
 
     def next_due_ms(self) -> int | None:
         """When to call `hand_over` next."""
-        return self._early[0].due_ms if self._early else None
+        return self._early.next_due_ms()
 
-    def _hand_over(self, waiter: _Waiter, leases: list[Lease]) -> None:
+    def _hand_over(self, waiter: Waiter, leases: list[Lease]) -> None:
         """Answer a claim with its leases, as soon as all of their executions are due."""
         # What an answer has carried was due by then, wherever the clock stands now.
         due_ms = max((one.execution.due_ms for one in leases if one.answers <= 0), default=0)
@@ -343,9 +255,8 @@ class WaitingClaims:
         elif self._closed:
             self._fail(waiter, _led_no_more())
         else:
-            self._early_number += 1
             by_ms = self._timers.monotonic_ms() + due_ms - now_ms
-            heappush(self._early, _Early(due_ms, self._early_number, by_ms, waiter, leases))
+            self._early.put(due_ms, by_ms, waiter, leases)
             self._earlier(by_ms)
 
     def _still_wanted(self, leases: list[Lease]) -> list[Lease]:
@@ -362,86 +273,44 @@ class WaitingClaims:
         return wanted
 
     def expire(self, now_ms: int, limit: int) -> bool:
-        """Answer claims whose time is over by the monotonic clock, with nothing; True when
-        more may be over. To be called after `hand_over`."""
-        while self._early and self._early[0].by_ms + _PATIENCE_MS < now_ms:
-            # The wall clock was set back, who knows how far: no claim waits for that.
-            one = heappop(self._early)
-            for lease in one.leases:
+        """Answer those whose time is over by the monotonic clock, with nothing; True when more
+        may be over. To be called after `hand_over`."""
+        for waiter, leases in self._early.overdue(now_ms):
+            for lease in leases:
                 self._leases.give_back(lease.execution, lease.token)
-            self._answer(one.waiter, [])
-        fired = self._deadlines.advance(now_ms, limit)
-        for waiter in fired:
-            waiter.timer = None
-            if waiter.stage is _Stage.WAITING:
-                self._unqueue(waiter)
-                self._answer(waiter, [])
-        return len(fired) >= limit
+            self._answer(waiter, [])
+        over = self._line.over(now_ms, limit)
+        for waiter, listener in over:
+            self._dismiss(waiter, listener)
+        return len(over) >= limit
 
     def next_deadline_ms(self) -> int | None:
         """When to call `expire` next."""
-        return self._deadlines.next_expiry()
+        return self._line.next_deadline_ms()
 
     def close(self) -> None:
         """End of the leadership: who waits is told, and who has leases before they are due to
         ask for them again; who is bound learns its verdict yet."""
         self._closed = True
-        for waiters in list(self._queues.values()):
-            for waiter in list(waiters):
-                self._unqueue(waiter)
-                self._fail(waiter, NotServing("this node leads no more"))
+        for waiter in list(self._line):
+            self._line.leave(waiter)
+            self._fail(waiter, NotServing("this node leads no more"))
         self._matched.clear()
-        for one in self._early:
-            self._fail(one.waiter, _led_no_more())
-        self._early.clear()
+        for waiter in self._early.take_all():
+            self._fail(waiter, _led_no_more())
 
-    def _enter(self, request: ClaimRequest) -> _Waiter:
-        if self.count >= self._settings.max_waiting_claims:
-            raise TooManyClaims(f"{self.count} claims wait already; try again later")
-        waiter = self._remember(request, _Stage.WAITING)
-        self._queue(waiter)
-        return waiter
-
-    def _remember(self, request: ClaimRequest, stage: _Stage) -> _Waiter:
+    def _remember(self, request: ClaimRequest) -> Waiter:
         """A new claim, which repeats can join."""
-        wait_ms = request.wait_ms or self._settings.at_once_ms
-        waiter = _Waiter(request, self._timers.monotonic_ms() + wait_ms)
-        waiter.stage = stage
+        waiter = Waiter(request)
         if request.request_id:
             self._by_request[request.request_id] = waiter
         return waiter
 
-    def _prolong(self, waiter: _Waiter, wait_ms: int) -> None:
-        """A repeat waits as long as it says, with the claim that it repeats."""
-        deadline_ms = self._timers.monotonic_ms() + wait_ms
-        if waiter.stage is _Stage.WAITING and deadline_ms > waiter.deadline_ms:
-            self._unqueue(waiter)
-            waiter.deadline_ms = deadline_ms
-            self._queue(waiter)
-
-    def _queue(self, waiter: _Waiter, *, first: bool = False) -> None:
-        queue = waiter.request.queue
-        waiters = self._queues.setdefault(queue, OrderedDict())
-        waiters[waiter] = None
-        if first:
-            waiters.move_to_end(waiter, last=False)
-        waiter.stage = _Stage.WAITING
-        waiter.timer = self._deadlines.insert(waiter.deadline_ms, waiter)
-        self.count += 1
-        self._earlier(waiter.deadline_ms)
-        if self._ready.depth(queue):
-            self._match(queue)
-
-    def _unqueue(self, waiter: _Waiter) -> None:
-        queue = waiter.request.queue
-        waiters = self._queues[queue]
-        del waiters[waiter]
-        if not waiters:
-            del self._queues[queue]
-        self.count -= 1
-        if waiter.timer is not None:
-            self._deadlines.cancel(waiter.timer)
-            waiter.timer = None
+    def _wait(self, waiter: Waiter, *, first: bool = False) -> None:
+        """A claim has no work, or none any more, and gets in line for it."""
+        self._line.join(waiter, first=first)
+        if self._ready.depth(waiter.request.queue):
+            self._match(waiter.request.queue)
 
     def _match(self, queue: str) -> None:
         if queue not in self._matched:
@@ -461,18 +330,30 @@ class WaitingClaims:
         if executions and not self._closed:
             self._derive(executions)
 
-    def _try_again(self, waiter: _Waiter) -> None:
-        """Nothing was granted: wait on in front of the others, if anybody still does."""
+    def _try_again(self, waiter: Waiter) -> None:
+        """Nothing was granted: those whose time is not over wait on, in front of the others."""
         if self._closed:
             self._fail(waiter, NotServing("this node leads no more"))
-        elif not waiter.listeners or waiter.deadline_ms <= self._timers.monotonic_ms():
-            self._answer(waiter, [])
+            return
+        now_ms = self._timers.monotonic_ms()
+        for listener in list(waiter.listeners):
+            if listener.deadline_ms <= now_ms:
+                self._dismiss(waiter, listener)
+        if waiter.listeners:
+            self._wait(waiter, first=True)
         else:
-            self._queue(waiter, first=True)
+            self._finish(waiter)
 
-    def _answer(self, waiter: _Waiter, leases: list[Lease]) -> None:
+    def _dismiss(self, waiter: Waiter, listener: Listener) -> None:
+        """The time of one listener is over; the claim goes on for the others."""
+        if not listener.answer.done():  # else it is leaving by itself
+            if self._line.unlisten(waiter, listener):
+                self._finish(waiter)
+            listener.answer.set_result([])
+
+    def _answer(self, waiter: Waiter, leases: list[Lease]) -> None:
         self._finish(waiter)
-        listeners = [listener for listener in waiter.listeners if not listener.done()]
+        listeners = [one.answer for one in waiter.listeners if not one.answer.done()]
         answers = len(listeners)
         for lease in leases:
             lease.answers += answers
@@ -482,28 +363,25 @@ class WaitingClaims:
         for listener in listeners:
             listener.set_result(leases)
 
-    def _fail(self, waiter: _Waiter, error: BaseException) -> None:
+    def _fail(self, waiter: Waiter, error: BaseException) -> None:
         self._finish(waiter)
         for listener in waiter.listeners:
-            if not listener.done():
-                listener.set_exception(error)
+            if not listener.answer.done():
+                listener.answer.set_exception(error)
 
-    def _finish(self, waiter: _Waiter) -> None:
-        waiter.stage = _Stage.ANSWERED
+    def _finish(self, waiter: Waiter) -> None:
         request_id = waiter.request.request_id
         if self._by_request.get(request_id) is waiter:
             del self._by_request[request_id]
 
-    def _leave(self, waiter: _Waiter, listener: Listener) -> None:
-        """A caller has gone away, at whatever stage."""
-        if listener.done() and not listener.cancelled():
-            if listener.exception() is None and not self._closed:
-                for lease in listener.result():
+    def _leave(self, waiter: Waiter, listener: Listener) -> None:
+        """A caller has gone away, at whatever moment."""
+        answer = listener.answer
+        if answer.done() and not answer.cancelled():
+            if answer.exception() is None and not self._closed:
+                for lease in answer.result():
                     self._leases.give_back(lease.execution, lease.token)
-            return
-        waiter.listeners.remove(listener)
-        if not waiter.listeners and waiter.stage is _Stage.WAITING:
-            self._unqueue(waiter)
+        elif self._line.unlisten(waiter, listener):
             self._finish(waiter)
 
 

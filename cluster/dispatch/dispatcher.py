@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from timeball.cluster.dispatch.claims import ClaimRequest
 from timeball.cluster.dispatch.duty import Duty
 from timeball.cluster.dispatch.errors import NotServing
 from timeball.cluster.dispatch.leases import Heartbeat, Lease
@@ -16,6 +15,7 @@ from timeball.cluster.dispatch.seams import (
     LoopTimers,
     Timers,
 )
+from timeball.cluster.dispatch.waiting import ClaimRequest
 from timeball.cluster.state.machine import Applied, StateMachine
 
 __all__ = ["ClaimRequest", "Dispatcher", "Heartbeat", "Lease"]
@@ -119,5 +119,5 @@ class Dispatcher:
             raise NotServing("this node does not lead")
         return self._duty
 
-    def _source(self, log_time_ms: int) -> Iterable[tuple[Any, int, Any]]:
-        return () if self._duty is None else self._duty.source(log_time_ms)
+    def _source(self, log_time_ms: int, room: int) -> Iterable[tuple[Any, int, Any]]:
+        return () if self._duty is None else self._duty.source(log_time_ms, room)

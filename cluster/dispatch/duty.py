@@ -133,8 +133,9 @@ class Duty:
         self.claims.hand_over(now_ms)
         self._arm(now_ms, monotonic_ms)
 
-    def source(self, log_time_ms: int) -> Iterator[tuple[Any, int, Any]]:
-        """What goes into the entry that is put together now: claims, bound to what is due."""
+    def source(self, log_time_ms: int, room: int) -> Iterator[tuple[Any, int, Any]]:
+        """What goes into the entry that is put together now, at most `room` executions: claims,
+        bound to what is due."""
         if not self._closed:
             wall_ms = self._wall_clock_ms()
             now_ms = min(max(self._state.log_time_ms, wall_ms), log_time_ms)
@@ -147,13 +148,16 @@ class Duty:
                 self._wake_now()
                 return
             self._firing_to_ms = None
-            yield from self.claims.bind()
+            room = min(room, self._settings.executions_per_entry)
+            for bound in self.claims.bind(room):
+                room -= bound[1]
+                yield bound
             # While log-time is ahead of the clock, nobody can say when the next is due.
             if wall_ms >= log_time_ms and self.claims.to_spare:
                 until_ms = now_ms + self._settings.lead_ms
                 self._led_to_ms = until_ms - self._settings.lead_span_ms
                 coming = self._coming(now_ms, until_ms)
-                yield from self.claims.bind_ahead(coming, until_ms)
+                yield from self.claims.bind_ahead(coming, until_ms, room)
 
     def _coming(self, now_ms: int, until_ms: int) -> Iterator[list[Execution]]:
         """What comes due by then, instant by instant; nothing while more is due now."""

@@ -54,7 +54,7 @@ class LoopTimers:
         return self._loop.call_later(delay_ms / 1000, callback)
 
 
-Source = Callable[[int], Iterable[tuple[Any, int, Proposer]]]
+Source = Callable[[int, int], Iterable[tuple[Any, int, Proposer]]]
 
 
 class Commit(Protocol):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 
 from timeball.client import messages
-from timeball.cluster.dispatch.claims import ClaimRequest
 from timeball.cluster.dispatch.errors import TooManyClaims
+from timeball.cluster.dispatch.waiting import ClaimRequest
 from timeball.cluster.http.codec import BodyDecoder
-from timeball.cluster.http.exchange import REQUEST_ID, Answered, Request, read_header
+from timeball.cluster.http.exchange import Answered, Request, read_request_id
 from timeball.cluster.http.executions import answer_report
 from timeball.cluster.http.paging import read_query
 from timeball.cluster.http.problems import cluster_full
@@ -45,7 +45,7 @@ class Claims:
         read_query(request.query, ())
         body: messages.Claim = _claim.decode(request.body, request.body_form)
         self._services.require_queue(body.queue)
-        request_id = body.request_id or read_header(request, REQUEST_ID, 64) or uuid.uuid4().hex
+        request_id = read_request_id(request, body.request_id) or uuid.uuid4().hex
         dispatcher = self._services.dispatcher
         try:
             grants = await dispatcher.claim(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import math
 import re
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from timeball.client.errors import (
 )
 from timeball.client.messages import MAX_BATCH, MAX_PAYLOAD_BYTES, QUEUE_NAME, FieldError
 from timeball.cluster.http.exchange import Form
-from timeball.cluster.validation import blame
+from timeball.cluster.validation import MAX_FIELD, blame
 
 Message = TypeVar("Message")
 
@@ -122,6 +123,8 @@ class BodyDecoder:
 
     def __init__(self, kind: type[Any], default: Any = None) -> None:
         """`default` is what no body at all means; None: there must be one."""
+        self.kind = kind
+        self.optional = default is not None
         self._default = default
         self._decoders: dict[Form, Callable[[bytes], Any]] = {
             "json": msgspec.json.Decoder(kind).decode,
@@ -158,7 +161,34 @@ def _refusal(field: str, detail: str) -> InvalidRequest:
 def _malformed(body: bytes, form: Form, detail: str) -> InvalidRequest:
     """Blame the field that holds the damage, when the document around it can be read."""
     field = _damaged_field(body, form) if "UTF-8" in detail or form == "json" else ""
+    if not field and form == "json" and len(body) <= MAX_PAYLOAD_BYTES:
+        field, constant = _constant_field(body)
+        detail = f"{constant} is not a number" if field else detail
     return InvalidRequest.at(field or "body", detail)
+
+
+class _Constant(str):
+    """NaN or an infinity, which JSON does not have but many write."""
+
+    __slots__ = ()
+
+
+def _constant_field(body: bytes) -> tuple[str, str]:
+    """The field that holds NaN or an infinity, and which; empty if that is not what is wrong."""
+    try:
+        document = json.loads(body, parse_constant=_Constant)
+    except (ValueError, RecursionError):
+        return "", ""
+    within: list[tuple[str, Any]] = [("", document)]
+    while within:
+        path, part = within.pop()
+        if isinstance(part, _Constant):
+            return path[:MAX_FIELD], part
+        if isinstance(part, dict):
+            within += [(f"{path}.{name}".removeprefix("."), inner) for name, inner in part.items()]
+        elif isinstance(part, list):
+            within += [(f"{path}[{place}]", inner) for place, inner in enumerate(part)]
+    return "", ""
 
 
 def _damaged_field(body: bytes, form: Form) -> str:
@@ -176,7 +206,7 @@ def _damaged_field(body: bytes, form: Form) -> str:
                 break
         else:
             break
-    return path.removeprefix(".")[:200]
+    return path.removeprefix(".")[:MAX_FIELD]
 
 
 def _split(raw: bytes, decode: Any) -> list[tuple[str | int, msgspec.Raw]]:

@@ -291,6 +291,8 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._transport.write(self._head(request, response, keep_alive))
+        if request.method == "HEAD":
+            return
         async with aclosing(stream.parts) as parts:
             async for part in parts:
                 self._transport.write(render_chunk(part) if request.takes_chunks else part)

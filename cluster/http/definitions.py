@@ -49,6 +49,10 @@ def build_job(
     or TooLarge, naming the field after `prefix`.
     """
     services.require_queue(body.queue, prefix)
+    rule = None
+    if isinstance(body, messages.NewJob) and body.idempotency is not None:
+        longest_ms = services.state.settings.idempotency_max_window_ms
+        rule = _read_key_rule(body.idempotency, f"{prefix}idempotency", key, longest_ms)
     plan = read_schedule(body.schedule, prefix, now_ms, former=former)
     if not repeatable:
         plan.settled()
@@ -77,8 +81,28 @@ def build_job(
         body.timeout_ms or 0,
         key,
         mark,
+        key_rule=rule,
     )
     return Built(job, plan.over)
+
+
+def _read_key_rule(
+    asked: messages.Idempotency, field: str, key: str, longest_ms: int
+) -> operations.KeyRule | None:
+    """How a key is to hold, in the terms of the log; None for the default."""
+    if not key:
+        raise InvalidRequest.at(field, "it goes with an idempotency key")
+    until_ended = asked.until == "job_ends"
+    window_ms = asked.window_ms or 0
+    if window_ms and until_ended:
+        detail = "a key that holds until its job has ended has no window"
+        raise InvalidRequest.at(f"{field}.window_ms", detail)
+    if window_ms > longest_ms:
+        detail = f"the cluster allows for {longest_ms} ms at most (idempotency_max_window_ms)"
+        raise InvalidRequest.at(f"{field}.window_ms", detail)
+    within_queue, reject = asked.scope == "queue", asked.on_duplicate == "reject"
+    rule = operations.KeyRule(window_ms, within_queue, reject, until_ended)
+    return None if rule == operations.PLAIN_KEY else rule
 
 
 def read_policy(retry: messages.Retry, prefix: str) -> operations.RetryPolicy | None:

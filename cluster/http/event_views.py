@@ -18,17 +18,21 @@ from timeball.cluster.state.happenings import RETRY, Happened, Happening
 TYPES: dict[Happened, messages.EventType] = dict(
     zip(Happened, get_args(messages.EventType), strict=True)
 )
+EVENT_STREAM = "text/event-stream"
 _NOUNS = ("execution", "job")
 _STATES: dict[int, messages.ExecutionStateName] = {
     **{int(state): name for state, name in EXECUTION_STATE_NAMES.items()},
     RETRY: "retry",
 }
+STATE_WORDS = tuple(_STATES.values())
 _GONE = frozenset({Happened.WITHDRAWN, Happened.PURGED})
 _WITHOUT_EXECUTION = frozenset({Happened.JOB_COALESCED, Happened.JOB_SKIPPED, Happened.JOB_MISSED})
 _TYPES_MEANT: dict[str, frozenset[int]] = {
     **{noun: frozenset(one for one in TYPES if TYPES[one].startswith(noun)) for noun in _NOUNS},
     **{name: frozenset({happened}) for happened, name in TYPES.items()},
 }
+TYPE_WORDS = tuple(_TYPES_MEANT)
+"""What a query may ask for."""
 _STATES_MEANT: dict[str, frozenset[int]] = {
     name: frozenset({state}) for state, name in _STATES.items()
 }

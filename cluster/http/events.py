@@ -12,8 +12,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from timeball.client.errors import EventsGone, NotAcceptable, Overloaded
-from timeball.cluster.history import History, Position, Reader, behind
+from timeball.cluster.history import Position, Reader, behind
 from timeball.cluster.http.event_views import (
+    EVENT_STREAM,
     EventFilter,
     frame_event,
     frame_position,
@@ -26,7 +27,7 @@ from timeball.cluster.http.problems import RETRY_MS
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services
 
-EVENT_STREAM = "text/event-stream"
+LAST_EVENT_ID = "last-event-id"
 KEEP_ALIVE_S = 5.0
 """A stream that has nothing to tell says at least so often up to where that holds."""
 SPACING_S = 0.01
@@ -41,11 +42,8 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 class Events:
     """The handler of the event stream."""
 
-    def __init__(self, services: Services, history: History, max_streams: int) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._history = history
-        self._max_streams = max_streams
-        self.counts = history.counts
 
     def routes(self) -> list[Route]:
         """The table of this noun."""
@@ -59,30 +57,32 @@ class Events:
         wanted = read_filter(parameters)
         follow = read_choice(parameters, "follow", ("true", "false")) != "false"
         position = await self._begin(request, parameters)
-        if self.counts.open >= self._max_streams:
+        services = self._services
+        limit = services.settings.process.event_streams
+        if services.history.counts.open >= limit:
             raise Overloaded(
-                f"this node tells events to {self._max_streams} clients, which is its limit",
+                f"this node tells events to {limit} clients, which is its limit",
                 retry_after_ms=RETRY_MS,
             )
-        applied_index = str(self._services.applied_index)
+        applied_index = str(services.applied_index)
         return Response(
             200,
             content_type=EVENT_STREAM,
             headers={**_HEADERS, APPLIED_INDEX: applied_index},
             stream=Stream(
-                self._parts(Reader(self._history, position), wanted, follow), self._cut_off
+                self._parts(Reader(services.history, position), wanted, follow), self._cut_off
             ),
         )
 
     async def _begin(self, request: Request, parameters: dict[str, str]) -> Position:
         """Where the stream begins; waits, as a read does, until the node has come so far."""
-        history, replica = self._history, self._services.replica
+        history, replica = self._services.history, self._services.replica
         # A browser repeats its first request, and tells in the header how far it has come.
-        last = request.headers.get("last-event-id", "")
+        last = request.headers.get(LAST_EVENT_ID, "")
         text = last or parameters.get("after")
         if text is None:
             return behind(history.index)
-        position = read_position(text, "Last-Event-ID" if last else "after")
+        position = read_position(text, LAST_EVENT_ID if last else "after")
         if position is None:
             return behind(history.oldest)
         if position.entry > replica.applied_index:
@@ -95,9 +95,9 @@ class Events:
         self, reader: Reader, wanted: EventFilter, follow: bool
     ) -> AsyncGenerator[bytes, None]:
         """The stream in parts of bounded size, each made in a bounded time."""
-        history, clock = self._history, asyncio.get_running_loop().time
+        history, clock = self._services.history, asyncio.get_running_loop().time
         spoke_s = -KEEP_ALIVE_S
-        self.counts.open += 1
+        self._services.history.counts.open += 1
         try:
             while True:
                 frames = self._frames(reader, wanted)
@@ -117,7 +117,7 @@ class Events:
                 else:
                     await history.wait(KEEP_ALIVE_S)
         finally:
-            self.counts.open -= 1
+            self._services.history.counts.open -= 1
 
     def _frames(self, reader: Reader, wanted: EventFilter) -> list[bytes]:
         """What there is to tell in this turn; raises StreamBroken when it is gone."""
@@ -134,11 +134,11 @@ class Events:
             if wanted.admits(batch.happened[place]):
                 frames.append(frame_event(batch, place))
                 size += len(frames[-1])
-        self.counts.sent += len(frames)
+        self._services.history.counts.sent += len(frames)
         return frames
 
     def _cut_off(self) -> None:
-        self.counts.cut_off += 1
+        self._services.history.counts.cut_off += 1
 
 
 def _require_accepted(request: Request) -> None:

@@ -75,6 +75,7 @@ Handler = Callable[[Request], Awaitable["Answered | Response"]]
 
 IDEMPOTENCY_KEY = "idempotency-key"
 REQUEST_ID = "timeball-request-id"
+MAX_REQUEST_ID = 64
 APPLIED_INDEX = "Timeball-Applied-Index"
 HOPS = "Timeball-Hops"
 
@@ -87,3 +88,13 @@ def read_header(request: Request, name: str, longest: int) -> str:
     if not value.isprintable():  # what is not UTF-8 arrives as lone surrogates, not printable
         raise InvalidRequest.at(name, "expected printable characters, in UTF-8")
     return value
+
+
+def read_request_id(request: Request, field: str | None = None) -> str:
+    """The request id, empty when none was sent; raises InvalidRequest by the header's name.
+
+    A body's `field` counts if it has one: a node that forwards a claim adds a header of its own,
+    without a look at the body. The header is checked nevertheless.
+    """
+    header = read_header(request, REQUEST_ID, MAX_REQUEST_ID)
+    return field or header

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from timeball.client import messages
 from timeball.client.errors import Conflict, LeaseLost, NotFound, TimeballError
@@ -47,28 +45,6 @@ _VERDICTS: dict[Verdict, tuple[messages.ReportVerdict, int]] = {
 }
 
 
-class _SingleHold(messages.Request, frozen=True):
-    """The body of a report on one execution, which the path names."""
-
-    token: messages.Token
-
-
-class _SingleSuccess(messages.Request, frozen=True):
-    token: messages.Token
-    result: Any = None
-    started_ms: Annotated[int, Meta(ge=0, le=messages.MAX_INSTANT_MS)] | None = None
-
-
-class _SingleFailure(messages.Request, frozen=True):
-    token: messages.Token
-    error_type: str = ""
-    message: str = ""
-    retry_after_ms: Annotated[int, Meta(ge=0, le=messages.MAX_DELAY_MS)] | None = None
-    non_retryable: bool = False
-    started_ms: Annotated[int, Meta(ge=0, le=messages.MAX_INSTANT_MS)] | None = None
-    backtrace: str = ""
-
-
 Ids = Sequence[str]
 Items = Sequence[Any]
 Reporting = Awaitable[list[messages.Report]]
@@ -86,17 +62,23 @@ class Executions:
     def routes(self) -> list[Route]:
         """The table of this noun; each report has a batch form and a form for one."""
         table: list[tuple[str, Report, type[Any], type[Any], type[Any]]] = [
-            ("start", self._start, messages.Holds, _SingleHold, messages.Reports),
+            ("start", self._start, messages.Holds, messages.SingleHold, messages.Reports),
             (
                 "heartbeat",
                 self._heartbeat,
                 messages.Heartbeats,
-                _SingleHold,
+                messages.SingleHold,
                 messages.HeartbeatAnswers,
             ),
-            ("complete", self._complete, messages.Successes, _SingleSuccess, messages.Reports),
-            ("fail", self._fail, messages.Failures, _SingleFailure, messages.Reports),
-            ("release", self._release, messages.Holds, _SingleHold, messages.Reports),
+            (
+                "complete",
+                self._complete,
+                messages.Successes,
+                messages.SingleSuccess,
+                messages.Reports,
+            ),
+            ("fail", self._fail, messages.Failures, messages.SingleFailure, messages.Reports),
+            ("release", self._release, messages.Holds, messages.SingleHold, messages.Reports),
         ]
         routes = [
             Route(method="GET", pattern="/v1/executions", handler=self.list_page),

@@ -120,7 +120,7 @@ class Forwarder:
             async with (
                 self._while_it_leads(url),
                 self._session.request(
-                    request.method,
+                    "GET" if request.method == "HEAD" else request.method,
                     URL(target, encoded=True),
                     data=io.BytesIO(request.body) if request.body else None,
                     headers=headers,

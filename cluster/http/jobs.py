@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from timeball.client import messages
-from timeball.client.errors import InvalidRequest, KeyReused, TimeballError
+from timeball.client.errors import DuplicateJob, InvalidRequest, KeyReused, TimeballError
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.definitions import (
     Built,
@@ -16,10 +16,10 @@ from timeball.cluster.http.definitions import (
 )
 from timeball.cluster.http.exchange import (
     IDEMPOTENCY_KEY,
-    REQUEST_ID,
     Answered,
     Request,
     read_header,
+    read_request_id,
 )
 from timeball.cluster.http.freshness import FRESHNESS
 from timeball.cluster.http.instants import render_instant
@@ -34,7 +34,7 @@ from timeball.cluster.http.paging import (
 )
 from timeball.cluster.http.preconditions import etag_of, named_etag_of, refuse_conditions
 from timeball.cluster.http.problems import cluster_full
-from timeball.cluster.http.refusals import FULL, no_such_job
+from timeball.cluster.http.refusals import FULL, KEYS_FULL, no_such_job
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.schedule_views import show_first_fires
 from timeball.cluster.http.services import Services, propose_all
@@ -100,7 +100,7 @@ class Jobs:
         self._services.require_room()
         read_query(request.query, ())
         body: messages.NewJob = _one_job.decode(request.body, request.body_form)
-        request_id = read_header(request, REQUEST_ID, 64)
+        request_id = read_request_id(request)
         key = read_header(request, IDEMPOTENCY_KEY, 255)
         if key and body.idempotency_key not in (None, key):
             raise InvalidRequest.at(
@@ -112,7 +112,7 @@ class Jobs:
         verdict = await self._services.propose(operations.CreateJobs(request_id, [built.job]))
         created = _matched(verdict, 1)[0]
         if created.status not in _EXISTING:
-            raise _refusal(created.status, "", built.over)
+            raise _refusal(created, "", built.over)
         answer = self._created(built.job, created)
         is_new = created.status is _CREATED and not verdict.repeated
         return Answered(answer, 201 if is_new else 200, {"Location": f"/v1/jobs/{answer.job_id}"})
@@ -123,7 +123,7 @@ class Jobs:
         await self._turns.begin()
         read_query(request.query, ())
         body: messages.NewJobs = _many_jobs.decode(request.body, request.body_form)
-        request_id = body.request_id or read_header(request, REQUEST_ID, 64)
+        request_id = read_request_id(request, body.request_id)
         built = await self._build_all(body.jobs, request_id)
         parts = [
             operations.CreateJobs(_part_id(request_id, number), part)
@@ -158,7 +158,7 @@ class Jobs:
             if verdict.status in _EXISTING:
                 results.append(self._created(job, verdict))
             else:
-                problem = _refusal(verdict.status, prefix, over).problem()
+                problem = _refusal(verdict, prefix, over).problem()
                 results.append(messages.JobCreated(status="refused", problem=problem))
             if turns.clock() >= turns.ends_s:
                 await turns.share()
@@ -188,7 +188,8 @@ class Jobs:
     def _view(self, job: Job, request: Request) -> messages.JobView:
         services = self._services
         executions = list(services.state.executions_of(job))
-        return job_view(job, executions, request.answer_form, services.now_ms())
+        key = services.state.key_of(job)
+        return job_view(job, executions, key, request.answer_form, services.now_ms())
 
     async def list_page(self, request: Request) -> Answered:
         """A page of jobs."""
@@ -209,9 +210,15 @@ class Jobs:
         jobs = page.items[: fitting(len(job.payload) for job in page.items)]
         following = page.next_after if len(jobs) == len(page.items) else jobs[-1].id
         now_ms = services.now_ms()
+        machine = services.state
         views = [
             job_view(
-                job, list(services.state.executions_of(job)), request.answer_form, now_ms, fires=0
+                job,
+                list(machine.executions_of(job)),
+                machine.key_of(job),
+                request.answer_form,
+                now_ms,
+                fires=0,
             )
             for job in jobs
         ]
@@ -261,20 +268,30 @@ def _part_id(request_id: str, number: int) -> str:
     return f"{request_id}/{number}" if request_id and number else request_id
 
 
-def _refusal(status: CreateStatus, prefix: str, over: InvalidRequest | None) -> TimeballError:
+def _refusal(refused: Created, prefix: str, over: InvalidRequest | None) -> TimeballError:
     """Why a job was not created; its fields are named after `prefix`."""
+    key = f"{prefix}idempotency_key"
+    status = refused.status
     match status:
         case CreateStatus.KEY_REUSED:
-            return KeyReused.at(
-                f"{prefix}idempotency_key", "this key is known with another request"
-            )
+            return KeyReused.at(key, "this key is known with another request")
+        case CreateStatus.REJECTED:
+            return _duplicate(key, str(refused.job))
         case CreateStatus.FULL:
             return cluster_full(FULL)
+        case CreateStatus.KEYS_FULL:
+            return cluster_full(KEYS_FULL)
         case _:
             assert status is CreateStatus.INVALID
             if over is not None:
                 return over
             return InvalidRequest.at(prefix.rstrip(".") or "body", "beyond the cluster's limits")
+
+
+def _duplicate(field: str, job_id: str) -> DuplicateJob:
+    detail = f"this key has the job {job_id}"
+    errors = [messages.FieldError(field=field, detail=detail)]
+    return DuplicateJob(f"{field}: {detail}", errors=errors, job_id=job_id)
 
 
 def _split(jobs: Sequence[operations.NewJob]) -> Iterator[list[operations.NewJob]]:

@@ -10,7 +10,7 @@ from timeball.client.errors import Conflict, InvalidRequest, KeyReused, Overload
 from timeball.cluster.dispatch.timetable import TimetableError, walk_far
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.definitions import find_job, read_job_id
-from timeball.cluster.http.exchange import REQUEST_ID, Answered, Request, read_header
+from timeball.cluster.http.exchange import Answered, Request, read_request_id
 from timeball.cluster.http.instants import parse_instant, render_instant
 from timeball.cluster.http.paging import read_query
 from timeball.cluster.http.preconditions import refuse_conditions
@@ -40,11 +40,7 @@ _DONE: dict[TriggerStatus, Literal["created", "duplicate", "skipped"]] = {
 }
 
 
-class _Nothing(messages.Request, frozen=True):
-    """A body that says nothing."""
-
-
-_nothing = BodyDecoder(_Nothing, _Nothing())
+_trigger = BodyDecoder(messages.TriggerRequest, messages.TriggerRequest())
 _backfill = BodyDecoder(messages.BackfillRequest)
 
 
@@ -69,8 +65,8 @@ class Occurrences:
         self._services.require_room()
         read_query(request.query, ())
         refuse_conditions(request)
-        _nothing.decode(request.body, request.body_form)
-        request_id = read_header(request, REQUEST_ID, 64)
+        _trigger.decode(request.body, request.body_form)
+        request_id = read_request_id(request)
         job_id = read_job_id(request)
         operation = operations.TriggerJob(job_id, request_id)
         triggered: Triggered = await self._services.propose(operation)

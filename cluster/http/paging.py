@@ -14,7 +14,7 @@ from timeball.client.messages import MAX_BATCH, decode_job_id
 from timeball.cluster.http.codec import check_queue_name
 
 DEFAULT_LIMIT = 100
-MAX_PARAMETERS = 10
+MAX_PARAMETERS = 20
 MAX_CURSOR = 100
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 """A page ends before its payloads, or results and errors, exceed this, whatever its limit."""
@@ -43,7 +43,9 @@ def read_query(query: str, known: Collection[str]) -> dict[str, str]:
     for name, value in pairs:
         if name not in known:
             expected = ", ".join(sorted(known)) or "none"
-            raise InvalidRequest.at(name[:100], f"unknown query parameter; known are: {expected}")
+            raise InvalidRequest.at(
+                name[:100] or "query", f"unknown query parameter; known are: {expected}"
+            )
         if name in found:
             raise InvalidRequest.at(name, "given more than once")
         found[name] = value

@@ -78,7 +78,7 @@ def problem_response(error: TimeballError, form: Form) -> Response:
     if error.retry_after_ms:
         headers["Retry-After"] = str(-(-error.retry_after_ms // 1000))
     if isinstance(error, MethodNotAllowed):
-        headers["Allow"] = error.detail
+        headers["Allow"] = error.allow
     return Response(
         status=error.http_status,
         body=encode(error.problem(), form),

@@ -17,6 +17,8 @@ from timeball.cluster.state.verdicts import Changed, ChangeStatus
 
 FULL = "the cluster holds as many pending executions or queues as it may"
 
+KEYS_FULL = "the cluster holds as many idempotency keys until their jobs have ended as it may"
+
 
 def change_refusal(changed: Changed, request: Request, job: Job | None) -> TimeballError:
     """The error that stands for what came of a change; `job` is the one that it was for."""

@@ -1,13 +1,15 @@
 """The table of routes: method and path pattern to handler.
 
 A pattern is a path whose segments in braces match any one segment. Literal paths win
-over patterns, so ``/v1/jobs/batch`` never reads as the job named batch; and among patterns
+over patterns, whatever the method, so ``/v1/jobs/batch`` never reads as the job named batch; and
+among patterns
 those that begin literally for longer, so ``/v1/jobs/by-name/explain`` is the job named explain.
+Whatever is there to GET is there to HEAD too (RFC 9110, section 9.1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from urllib.parse import unquote
 
 import msgspec
@@ -103,21 +105,28 @@ class Router:
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route and the named parts of the path; raises NotFound or MethodNotAllowed."""
-        literal = self._literal.get(path, {})
-        if method in literal:
-            return literal[method], {}
+        asked = "GET" if method == "HEAD" else method
+        literal = self._literal.get(path)
+        if literal is not None:
+            if asked in literal:
+                return literal[asked], {}
+            raise MethodNotAllowed.among(method, _with_head(literal))
         if len(path) > MAX_PATH:
             raise NotFound("the path is too long for any route")
-        allowed = set(literal)
+        allowed: set[str] = set()
         given = path.split("/")
         for shape in self._shapes.get(len(given), ()):
             found = shape.match(given)
             if found is None:
                 continue
             methods, parameters = found
-            if method in methods:
-                return methods[method], parameters
+            if asked in methods:
+                return methods[asked], parameters
             allowed.update(methods)
         if allowed:
-            raise MethodNotAllowed(", ".join(sorted(allowed)))
+            raise MethodNotAllowed.among(method, _with_head(allowed))
         raise NotFound(f"no route {path[:200]}")
+
+
+def _with_head(methods: Collection[str]) -> set[str]:
+    return {*methods, "HEAD"} if "GET" in methods else set(methods)

@@ -9,6 +9,8 @@ from timeball.cluster.http.codec import show_value
 from timeball.cluster.http.exchange import Form
 from timeball.cluster.http.instants import render_instant, render_optional
 from timeball.cluster.http.schedule_views import NEXT_FIRES, show_fires, show_timetable
+from timeball.cluster.state.keys import UNTIL_ENDED, KeyRecord
+from timeball.cluster.state.limits import MAX_TIME_MS
 from timeball.cluster.state.operations import RetryPolicy
 from timeball.cluster.state.records import (
     Attempt,
@@ -78,9 +80,15 @@ def job_state(job: Job) -> JobStateName:
 
 
 def job_view(
-    job: Job, executions: list[Execution], form: Form, now_ms: int, *, fires: int = NEXT_FIRES
+    job: Job,
+    executions: list[Execution],
+    key: KeyRecord | None,
+    form: Form,
+    now_ms: int,
+    *,
+    fires: int = NEXT_FIRES,
 ) -> messages.JobView:
-    """A job; `fires` bounds how many instants of its timetable are computed."""
+    """A job with its key; `fires` bounds how many instants of its timetable are computed."""
     counts: dict[str, int] = {}
     for execution in executions:
         name = execution_state(execution)
@@ -101,6 +109,18 @@ def job_view(
         execution_counts=counts,
         version=job.version,
         timetable=None if job.recurrence is None else timetable_view(job.recurrence),
+        idempotency=None if key is None else _key_view(key),
+    )
+
+
+def _key_view(key: KeyRecord) -> messages.KeyView:
+    expires_at = None
+    if key.window_ms != UNTIL_ENDED:
+        expires_at = render_instant(min(key.since_ms + key.window_ms, MAX_TIME_MS))
+    return messages.KeyView(
+        scope="cluster" if isinstance(key.name, str) else "queue",
+        until="window_ends" if expires_at else "job_ends",
+        expires_at=expires_at,
     )
 
 

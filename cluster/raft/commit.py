@@ -38,7 +38,7 @@ from timeball.cluster.raft.interface import Applied, Observer, Proposer, Replica
 from timeball.cluster.raft.settings import MAX_ENTRY_WEIGHT, CommitSettings
 
 Verdict: TypeAlias = "asyncio.Future[object]"
-Source: TypeAlias = Callable[[int], Iterable[tuple[Any, int, Proposer]]]
+Source: TypeAlias = Callable[[int, int], Iterable[tuple[Any, int, Proposer]]]
 Encode: TypeAlias = Callable[[int, Sequence[Any]], bytes]
 Objection: TypeAlias = Callable[[Any], ConsensusError | None]
 
@@ -48,6 +48,9 @@ _PENDING_SHARE = 0.5
 
 _PACE_SHARE = 0.3
 """What the latest entry counts in the pace at which the queue is drained."""
+
+_COST_SHARE = 0.2
+"""What the latest entry counts in the price of an item."""
 
 _FAULT_PAUSE_S = 0.05
 
@@ -70,6 +73,8 @@ class _Written(msgspec.Struct):
     index: int
     term: int
     proposals: list[_Proposal]
+    weight: int
+    """What it holds."""
     room: int
     """What it took out of the queue."""
     crowded: bool
@@ -116,6 +121,10 @@ class GroupCommit(Observer):
         self._pending_room = 0
         self._in_flight: deque[_Written] = deque()
         self._in_flight_room = 0
+        self._entry_room = settings.entry_weight
+        """Items of the next entry."""
+        self._item_s = 0.0
+        """What applying one item of a full entry takes."""
         self._pace = 0.0
         """Room that entries take out of a crowded queue, per second."""
         self._paced_at = float("-inf")
@@ -161,10 +170,11 @@ class GroupCommit(Observer):
         return oldest[0].deadline - settings.deadline_s < now - settings.max_wait_s
 
     def add_source(self, source: Source) -> None:
-        """Ask `source(log_time_ms)` for operations whenever an entry is put together.
+        """Ask `source(log_time_ms, room)` for operations whenever an entry is put together.
 
         It yields (operation, weight, who is told the verdict), and should do so lazily: what was
-        yielded is proposed, what was not asked for stays with the source.
+        yielded is proposed, what was not asked for stays with the source. What it yields beyond
+        `room` waits for the next entry, and may be overtaken by what it yields then.
         """
         self._sources.append(source)
 
@@ -237,7 +247,7 @@ class GroupCommit(Observer):
 
     def _gather(self) -> list[_Proposal]:
         """The next entry's operations: those that wait first, then those of the sources."""
-        room = self._settings.entry_weight
+        room = self._entry_room
         kept = min(self._pending_room, int(room * _PENDING_SHARE))
         if self._pending:  # what has waited longest goes now, and be it alone
             kept = max(kept, self._pending[0].room)
@@ -270,7 +280,7 @@ class GroupCommit(Observer):
         deadline = self._clock() + self._settings.deadline_s
         try:
             for source in self._sources:
-                for op, weight, verdict in source(self._log_time_ms):
+                for op, weight, verdict in source(self._log_time_ms, room):
                     if (error := self._objection(op)) is not None:
                         verdict.set_exception(error)
                         continue
@@ -332,7 +342,8 @@ class GroupCommit(Observer):
             self._fail(proposals, OutcomeUnknown("the entry was not written in full"))
             raise
         room = max(0, waiting - self._pending_room)
-        self._in_flight.append(_Written(index, term, proposals, room, bool(self._pending)))
+        weight = sum(proposal.room for proposal in proposals)
+        self._in_flight.append(_Written(index, term, proposals, weight, room, bool(self._pending)))
         self._in_flight_room += room
         self._not_before = self._clock() + self._settings.spacing_s
         self.entries += 1
@@ -353,6 +364,7 @@ class GroupCommit(Observer):
             return
         written = self._in_flight.popleft()
         self._measure_pace(written)
+        self._measure_cost(written)
         assert written.term == term, "another leader's entry has taken the place of ours"
         verdicts = applied.verdicts
         assert len(verdicts) == len(written.proposals), "one verdict for each operation"
@@ -377,6 +389,18 @@ class GroupCommit(Observer):
         if now > self._applied_at:
             self._applied_at, self._drained = now, 0
         self._crowded = written.crowded
+
+    def _measure_cost(self, written: _Written) -> None:
+        """The next entries hold what is applied in time, by what this one and those before took."""
+        settings = self._settings
+        least = min(settings.entry_weight_least, settings.entry_weight)
+        if written.weight >= least:  # else the price of an entry as such counts for too much
+            item_s = self._replica.apply_s / written.weight
+            self._item_s += (item_s - self._item_s) * (_COST_SHARE if self._item_s else 1)
+            most = settings.entry_weight
+            if self._item_s * most > settings.entry_apply_s:
+                most = max(least, int(settings.entry_apply_s / self._item_s))
+            self._entry_room = most
 
     def on_leadership(self, term: int | None) -> None:
         self._leading = term

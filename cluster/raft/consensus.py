@@ -214,6 +214,10 @@ class Consensus:
         return self._running.applied_index
 
     @property
+    def apply_s(self) -> float:
+        return self._running.apply_s
+
+    @property
     def commit_index(self) -> int:
         return self._running.commit_index
 

@@ -179,6 +179,8 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self._turn = _Turn(self)
         self._applying = False
         self._apply_scheduled = False
+        self._apply_ends: float | None = None
+        self.apply_s = 0.0
         self._flush_scheduled = False
         self._zeros_scheduled = False
         self.timer = ElectionTimer(settings, rng)
@@ -452,17 +454,27 @@ class Engine(LibraryObject):  # type: ignore[misc]
         self._applying = True
         try:
             limit = self.applied_index + self.settings.max_apply_per_turn
-            ends = self.clock() + self.settings.max_apply_s
+            ends = self._applying_ends()
             while self.applied_index < min(self.commit_index, limit) and self.halted is None:
-                self._apply(self.storage.entry(self.applied_index + 1))
                 if self.clock() >= ends:
                     break
+                self._apply(self.storage.entry(self.applied_index + 1))
             self._SyncObj__tryLogCompaction()
         finally:
             self._applying = False
         self.reading.applied()
         self._apply_soon()
         return False
+
+    def _applying_ends(self) -> float:
+        """When applying is over for this turn of the loop, whatever it is called by."""
+        if self._apply_ends is None:
+            self._apply_ends = self.clock() + self.settings.max_apply_s
+            self._loop.call_soon(self._begin_applying_anew)
+        return self._apply_ends
+
+    def _begin_applying_anew(self) -> None:
+        self._apply_ends = None
 
     def _apply_soon(self) -> None:
         """Apply what is committed and not applied yet in the next turn."""
@@ -480,7 +492,9 @@ class Engine(LibraryObject):  # type: ignore[misc]
         if not entry.data:
             self._SyncObj__raftLastApplied = entry.index
         else:
+            began = self.clock()
             applied = self.machine.apply(entry.index, entry.data)
+            self.apply_s = self.clock() - began
             if applied.halt is not None:
                 raise Halted(f"the entry {entry.index} cannot be applied: {applied.halt}")
             self._SyncObj__raftLastApplied = entry.index

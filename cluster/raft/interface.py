@@ -144,6 +144,10 @@ class Replica(Protocol):
     def applied_index(self) -> int: ...
 
     @property
+    def apply_s(self) -> float:
+        """How long the state machine took over the latest entry, in seconds by the clock."""
+
+    @property
     def commit_index(self) -> int: ...
 
     @property

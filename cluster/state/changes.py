@@ -49,7 +49,8 @@ def update_job(store: Store, operation: UpdateJob) -> Changed:
 def put_job(store: Store, operation: PutJob) -> Changed:
     """Give the job of this name this definition, or create it."""
     name, new = operation.name, operation.job
-    if not 0 < len(name) <= limits.MAX_QUEUE_CHARS or new.timetable is None or new.idempotency_key:
+    keyed = new.idempotency_key or new.key_rule is not None
+    if not 0 < len(name) <= limits.MAX_QUEUE_CHARS or new.timetable is None or keyed:
         return Changed(ChangeStatus.INVALID)
     named = store.names.get(name)
     if named is None:

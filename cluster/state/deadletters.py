@@ -29,6 +29,8 @@ def _replay(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
     job = execution.job
     if job.state is JobState.CANCELLED:
         return Verdict.JOB_CANCELLED
+    if not store.keys.hold_again(job.id, store.log_time_ms):
+        return Verdict.KEY_TAKEN
     if job.state is JobState.COMPLETED and job.recurrence is not None:
         store.happened.append(of_job(job, Happened.JOB_REOPENED))
     job.state = JobState.ACTIVE

@@ -5,17 +5,30 @@ from __future__ import annotations
 from timeball.cluster.state import limits
 from timeball.cluster.state.happenings import Happened, of_execution, of_job
 from timeball.cluster.state.jitter import jitter_offset
-from timeball.cluster.state.memory import KeyRecord, RequestRecord
+from timeball.cluster.state.keys import (
+    UNTIL_ENDED,
+    KeyRecord,
+    key_name,
+    short_fingerprint,
+)
+from timeball.cluster.state.memory import RequestRecord
 from timeball.cluster.state.operations import (
     DEFAULT_POLICY,
     NO_OPTIONS,
+    PLAIN_KEY,
     CancelJobs,
     CreateJobs,
+    KeyRule,
     NewJob,
     RetryPolicy,
 )
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
-from timeball.cluster.state.soundness import is_sound_options, is_sound_policy, is_sound_timetable
+from timeball.cluster.state.soundness import (
+    is_sound_options,
+    is_sound_policy,
+    is_sound_rule,
+    is_sound_timetable,
+)
 from timeball.cluster.state.store import NO_EXECUTIONS, Store
 from timeball.cluster.state.transitions import Event
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
@@ -24,6 +37,9 @@ from timeball.wheel import PRIORITIES
 _CREATED = CreateStatus.CREATED
 _INVALID = Created(CreateStatus.INVALID, 0, 0)
 _FULL = Created(CreateStatus.FULL, 0, 0)
+_KEYS_FULL = Created(CreateStatus.KEYS_FULL, 0, 0)
+_KEY_REUSED = Created(CreateStatus.KEY_REUSED, 0, 0)
+_ANSWERED = (CreateStatus.CREATED, CreateStatus.DUPLICATE)
 
 
 def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
@@ -44,7 +60,7 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
         store.counters.duplicates += len(known.answer)
         return JobsCreated(known.answer, repeated=True)
     answer = [create(store, new) for new in operation.jobs]
-    if any(created.job for created in answer):
+    if any(created.status in _ANSWERED for created in answer):
         store.requests.add(RequestRecord(request_id, store.log_time_ms, answer))
     return JobsCreated(answer)
 
@@ -52,26 +68,61 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
 def create(store: Store, new: NewJob, name: str = "") -> Created:
     """Create one job, or answer with what its key made before."""
     settings = store.settings
-    key = new.idempotency_key
+    key, rule = new.idempotency_key, new.key_rule or PLAIN_KEY
     if key:
-        known = store.keys.find(key, store.log_time_ms, settings.idempotency_window_ms)
+        known_as = key_name(key, new.queue, within_queue=rule.within_queue)
+        known = store.keys.find(known_as, store.log_time_ms)
         if known is not None:
-            if known.fingerprint != new.fingerprint:
-                return Created(CreateStatus.KEY_REUSED, 0, 0)
-            store.counters.duplicates += 1
-            return Created(CreateStatus.DUPLICATE, known.job, _first_nominal(store, known))
+            return _known(store, new, rule, known)
     policy = shared_policy(store, new.retry)
     if policy is None or not _within_limits(new):
+        return _INVALID
+    if new.key_rule is not None and not (
+        key and is_sound_rule(new.key_rule, settings.idempotency_max_window_ms)
+    ):
         return _INVALID
     if len(store.pending) >= settings.max_pending or (
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):
         return _FULL
+    if rule.until_ended and store.keys.held >= settings.idempotency_keys_held:
+        return _KEYS_FULL
     nominal_ms = new.first_ms or min(store.log_time_ms + new.delay_ms, limits.MAX_TIME_MS)
     job = _add_job(store, new, policy, nominal_ms, name)
     if key:
-        store.keys.add(KeyRecord(key, job.created_ms, new.fingerprint, job.id, nominal_ms))
+        _hold_key(store, new, rule, job, nominal_ms)
     return Created(_CREATED, job.id, nominal_ms)
+
+
+def _known(store: Store, new: NewJob, rule: KeyRule, known: KeyRecord) -> Created:
+    """The answer to a create whose key another has."""
+    if known.fingerprint != short_fingerprint(new.fingerprint):
+        return _KEY_REUSED
+    if rule.reject:
+        store.counters.rejected += 1
+        status = CreateStatus.REJECTED
+    else:
+        store.counters.duplicates += 1
+        status = CreateStatus.DUPLICATE
+    return Created(status, known.job, _first_nominal(store, known))
+
+
+def _hold_key(store: Store, new: NewJob, rule: KeyRule, job: Job, nominal_ms: int) -> None:
+    # A window of none would be one without an end.
+    window_ms = rule.window_ms or store.settings.idempotency_window_ms or 1
+    record = KeyRecord(
+        key_name(job.idempotency_key, job.queue, within_queue=rule.within_queue),
+        job.created_ms,
+        short_fingerprint(new.fingerprint),
+        job.id,
+        nominal_ms,
+        UNTIL_ENDED if rule.until_ended else window_ms,
+    )
+    if rule.until_ended:
+        store.keys.keep(record)
+        store.keys.hold(record)
+    else:
+        store.keys.add(record)
 
 
 def _first_nominal(store: Store, known: KeyRecord) -> int:
@@ -164,6 +215,7 @@ def _cancel(store: Store, job_id: int) -> CancelStatus:
                 execution.cancel_requested = True
                 store.happened.append(of_execution(execution, Happened.CANCEL_REQUESTED))
                 store.touched.append(execution)
+        store.free_key_if_idle(job)
     return _cancel_status(store, job)
 
 

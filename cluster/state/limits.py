@@ -14,7 +14,7 @@ MAX_DURATION_MS = 100 * 366 * 86_400_000
 
 MAX_LEAD_MS = 100
 """How long before its due time, by log-time, an execution may be leased at the earliest: for
-a claim that is answered when it is due (see `dispatch.claims`)."""
+a claim that is answered when it is due (see `dispatch.ahead`)."""
 
 MAX_QUEUE_CHARS = 200
 MAX_QUEUES = 10_000

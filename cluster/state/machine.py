@@ -24,6 +24,7 @@ from timeball.cluster.state import (
     timetables,
 )
 from timeball.cluster.state.happenings import Happening
+from timeball.cluster.state.keys import KeyRecord
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
     SUPPORTED_LEVEL,
@@ -252,6 +253,20 @@ class StateMachine:
     def executions_of(self, job: Job) -> Sequence[Execution]:
         """The kept executions of a job by nominal time."""
         return self._store.executions_of(job)
+
+    def key_of(self, job: Job) -> KeyRecord | None:
+        """The idempotency key by which a job is known; None if it has none that still holds."""
+        return self._store.keys.of_job(job, self._store.log_time_ms)
+
+    @property
+    def windowed_keys(self) -> int:
+        """How many idempotency keys with a window are in memory."""
+        return self._store.keys.windowed
+
+    @property
+    def held_keys(self) -> int:
+        """How many idempotency keys hold until their jobs have ended."""
+        return self._store.keys.held
 
     def remembered_claim(self, request_id: str) -> Sequence[tuple[int, int, int]] | None:
         """What the claim of this request id still holds, as (job, nominal_ms, token).

@@ -1,4 +1,4 @@
-"""What the state remembers for a while: idempotency keys, requests and claims.
+"""What the state remembers for a while: requests and claims (idempotency keys: `keys`).
 
 Each memory forgets by log-time and by size, oldest first, a bounded number per entry.
 A record that is too old counts as forgotten even before its turn to be removed, so the
@@ -28,15 +28,7 @@ class Remembered(msgspec.Struct, array_like=True, eq=False, gc=False):
 
     def weight(self) -> int:
         """Its share of the memory's limit."""
-        return 1
-
-
-class KeyRecord(Remembered):
-    """An idempotency key, the fingerprint of its request and the job that it made."""
-
-    fingerprint: bytes
-    job: int
-    nominal_ms: int
+        raise NotImplementedError
 
 
 class RequestRecord(Remembered):

@@ -157,6 +157,24 @@ NO_OPTIONS: Final = Options()
 """What most jobs have: one object for all of them, on every path into the state."""
 
 
+class KeyRule(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How an idempotency key holds, beyond what the defaults say.
+
+    For `window_ms` (0: the cluster's `idempotency_window_ms`), or, if `until_ended`, until its job
+    has ended. It is known in the whole cluster, or `within_queue` alone. `reject` has a duplicate
+    refused, instead of answered with the job that the key made; it counts for this request.
+    """
+
+    window_ms: int = 0
+    within_queue: bool = False
+    reject: bool = False
+    until_ended: bool = False
+
+
+PLAIN_KEY: Final = KeyRule()
+"""What most keys have."""
+
+
 class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One job to create.
 
@@ -164,7 +182,8 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     that is 0, the entry's log-time plus `delay_ms`. `timetable` is None for a one-shot
     job. `retry` is None for the policy of `RetryPolicy()`, which most jobs have: it is neither
     carried nor compared for each. `idempotency_key` is "" for none; `fingerprint` identifies
-    the request behind it. `options` is None for `NO_OPTIONS`.
+    the request behind it, by its last 60 bits. `options` is None for `NO_OPTIONS`, and `key_rule`
+    for `PLAIN_KEY`.
     """
 
     queue: str
@@ -179,6 +198,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     idempotency_key: str = ""
     fingerprint: bytes = b""
     options: Options | None = None
+    key_rule: KeyRule | None = None
 
 
 class CreateJobs(Operation, frozen=True, tag=1):
@@ -346,6 +366,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     catch_up_per_s: int = 200
     """Runs of the past that all timetables together may make in a second, after a burst of as
     many as in ten."""
+    idempotency_max_window_ms: int = 30 * 86_400_000
+    """The longest window that a request may ask for its key."""
+    idempotency_keys_held: int = 1_000_000
+    """Keys that hold until their job has ended, at most; a create beyond is refused."""
 
 
 class Lead(Operation, frozen=True, tag=11):

@@ -304,3 +304,7 @@ class Counters:
     """Runs of the past that catch-up made."""
     purged: int = 0
     """Dead executions that somebody had forgotten."""
+    rejected: int = 0
+    """Creates refused since their idempotency key has a job, as they asked."""
+    keys_forgotten: int = 0
+    """Idempotency keys forgotten before their window was over, to make room for others."""

@@ -10,7 +10,8 @@ import msgspec
 
 from timeball.cluster.state import limits
 from timeball.cluster.state.jobs import shared_policy
-from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
+from timeball.cluster.state.keys import UNTIL_ENDED, KeyRecord, key_name, window_class
+from timeball.cluster.state.memory import ClaimRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import (
     FIRST_LEVEL,
     NO_OPTIONS,
@@ -44,11 +45,12 @@ from timeball.cluster.state.snapshot import (
     VERSION,
     ExecutionRecord,
     Header,
+    HeldKey,
     JobRecord,
     QueueTotals,
 )
 from timeball.cluster.state.soundness import is_sound_options
-from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
+from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store, is_idle
 from timeball.cluster.state.transitions import TERMINAL
 
 _TEXTS_SHARED = 10_000
@@ -98,7 +100,9 @@ class Loader:
         self._counts = dict.fromkeys(range(QUEUES, END), 0)
         self._highest_number = 0
         self._last_job = -1
+        self._last_key = (0, -1)
         self._texts: dict[str, str] = {}
+        self._windows: dict[int, int] = {}
         self._dead = 0
         self._last_death_ms = 0
         self._finished = 0
@@ -153,8 +157,7 @@ class Loader:
                 self._dead_place(place)
         elif kind == KEYS:
             for key in content:
-                self._share_with_job(key)
-                self._remember(store.keys, key)
+                self._key(key)
         elif kind == REQUESTS:
             for request in content:
                 self._remember(store.requests, request)
@@ -188,6 +191,7 @@ class Loader:
         assert isinstance(kept, dict)
         if not (recurrence.asked.keys() <= kept.keys() and recurrence.begun.keys() <= kept.keys()):
             _refuse(f"job {job.id} tells of executions that it does not hold")
+        self._hold_key(job)
 
     def _refuse_idle(self, job: Job) -> NoReturn:
         _refuse(f"job {job.id} is active, and nothing is to come")
@@ -266,12 +270,15 @@ class Loader:
             record.options or NO_OPTIONS,
         )
         self._store.add_job(job)
+        if record.held_key is not None:
+            self._keep_key(job, record.held_key)
         if execution is not None:
             if execution.job != job.id:
                 _refuse(f"job {job.id} holds an execution that is not its own")
             job.executions = occurrence = self._execution(job, execution)
             if job.state is _ACTIVE and occurrence.state in TERMINAL:
                 self._refuse_idle(job)
+            self._hold_key(job)
         else:
             self._recurring.append(job)
 
@@ -391,11 +398,48 @@ class Loader:
         store.dead[execution] = None
         store.dead_bytes += kept_bytes(execution)
 
+    def _keep_key(self, job: Job, held: HeldKey) -> None:
+        """Remember the key that a job holds until it has ended."""
+        if not job.idempotency_key:
+            _refuse(f"job {job.id} holds no key")
+        self._check_time(held.nominal_ms)
+        name = key_name(job.idempotency_key, job.queue, within_queue=held.within_queue)
+        self._store.keys.keep(
+            KeyRecord(name, job.created_ms, held.fingerprint, job.id, held.nominal_ms, UNTIL_ENDED)
+        )
+
+    def _hold_key(self, job: Job) -> None:
+        """Let a job that has not ended hold its key."""
+        keys = self._store.keys
+        record = keys.kept(job.id) if job.idempotency_key else None
+        if record is not None and (job.state is _ACTIVE or not is_idle(job)):
+            known = keys.find(record.name, self._store.log_time_ms)
+            if known is not None and known.window_ms == UNTIL_ENDED:
+                _refuse(f"the key of job {job.id} is held twice")
+            keys.hold(record)
+
+    def _key(self, record: KeyRecord) -> None:
+        place = window_class(record.window_ms), record.job
+        if not 0 < record.window_ms <= limits.MAX_SETTING or place <= self._last_key:
+            _refuse("an idempotency key is out of order")
+        if record.since_ms > self._store.log_time_ms:
+            _refuse("something is remembered from the future")
+        self._last_key = place
+        self._share_with_job(record)
+        if len(self._windows) >= _TEXTS_SHARED:
+            self._windows.clear()
+        record.window_ms = self._windows.setdefault(record.window_ms, record.window_ms)
+        self._store.keys.add(record)
+
     def _share_with_job(self, record: KeyRecord) -> None:
         """Hold the same objects as the job where they are equal, as after a create."""
         job = self._store.jobs.get(record.job)
-        if job is not None and job.idempotency_key == record.key:
-            record.key, record.job = job.idempotency_key, job.id
+        if job is None:
+            return
+        key, within_queue = job.idempotency_key, isinstance(record.name, tuple)
+        name = key_name(key, job.queue, within_queue=within_queue)
+        if record.name == name:
+            record.name, record.job = name, job.id
             if record.nominal_ms == job.planned_ms:
                 record.nominal_ms = job.planned_ms
             if record.since_ms == job.created_ms:
@@ -429,11 +473,17 @@ def dismantle(store: Store) -> Iterator[None]:
             job.executions = NO_EXECUTIONS
             if job.recurrence is not None:
                 job.recurrence.live.clear()
+            if job.idempotency_key:
+                store.keys.release(job.id)
+                store.keys.drop(job.id)
             store.jobs.remove(job)
             if number % _DISMANTLED_AT_ONCE == 0:
                 yield
         yield
-    memories: tuple[Memory[Any], ...] = (store.keys, store.requests, store.claims)
+    while store.keys.windowed:
+        store.keys.trim(0, 0, _DISMANTLED_AT_ONCE)
+        yield
+    memories: tuple[Memory[Any], ...] = (store.requests, store.claims)
     for memory in memories:
         while len(memory):
             memory.trim(0, 0, -1, _DISMANTLED_AT_ONCE)

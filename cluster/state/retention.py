@@ -25,7 +25,7 @@ def trim(store: Store) -> None:
     steps = TRIM_STEP + len(store.touched)
     _trim_finished(store, steps)
     _trim_dead(store, steps)
-    store.keys.trim(now_ms, settings.idempotency_window_ms, settings.idempotency_keys, steps)
+    store.counters.keys_forgotten += store.keys.trim(now_ms, settings.idempotency_keys, steps)
     store.requests.trim(now_ms, settings.request_memory_ms, settings.request_memory, steps)
     store.claims.trim(now_ms, settings.claim_memory_ms, settings.claim_memory, steps)
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from timeball.cluster.state.keys import KeyRecord, Keys
 from timeball.cluster.state.operations import (
     DEFAULT_POLICY,
     FIRST_LEVEL,
@@ -129,6 +130,14 @@ class RecurrenceRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     begun: dict[int, Definition]
 
 
+class HeldKey(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a job's record does not tell of a key that it holds until it has ended."""
+
+    within_queue: bool
+    fingerprint: int
+    nominal_ms: int
+
+
 class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A job as dumped, with the execution of a one-shot job (see `_job_record`)."""
 
@@ -146,6 +155,8 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     version: int
     options: Options | None
     """None for none, which most have."""
+    held_key: HeldKey | None
+    """How it holds its key, or held it, if until it has ended."""
     recurrence: RecurrenceRecord | None
     execution: ExecutionRecord | None
 
@@ -174,7 +185,7 @@ def _execution_record(execution: Execution) -> bytes:
 _recurrence_fields = attrgetter(*RecurrenceRecord.__struct_fields__)
 
 
-def _job_record(job: Job) -> bytes:
+def _job_record(job: Job, keys: Keys) -> bytes:
     executions = job.executions
     recurrence = job.recurrence
     return _encode(
@@ -191,10 +202,17 @@ def _job_record(job: Job) -> bytes:
             job.state,
             job.version,
             None if job.options is NO_OPTIONS else job.options,
+            _held_key(keys.kept(job.id)) if job.idempotency_key else None,
             None if recurrence is None else _recurrence_fields(recurrence),
             None if isinstance(executions, dict) else _execution_fields(executions),
         )
     )
+
+
+def _held_key(record: KeyRecord | None) -> tuple[bool, int, int] | None:
+    if record is None:
+        return None
+    return isinstance(record.name, tuple), record.fingerprint, record.nominal_ms
 
 
 def _place(ended: Execution | EndedJob) -> tuple[int, int, int]:
@@ -285,7 +303,7 @@ class Dump:
         if self._reading < job_id < self._end:
             shard = self._jobs.setdefault(self._store.jobs.shard_of(job_id), {})
             if job_id not in shard:
-                shard[job_id] = _job_record(job)
+                shard[job_id] = _job_record(job, self._store.keys)
 
     def keep_execution(self, execution: Execution) -> None:
         """Keep the record of an execution, and of its job, likewise."""
@@ -334,7 +352,7 @@ class Dump:
             record = kept.get(job_id)
             if record is None:
                 assert job is not None, "a job was dropped, and its record not kept"
-                record = _job_record(job)
+                record = _job_record(job, self._store.keys)
             self._reading = self._open = job_id
             yield JOBS, record
             executions = NO_EXECUTIONS if job is None else job.executions

@@ -13,6 +13,7 @@ from timeball.cluster.state.operations import (
     Cron,
     Dates,
     Every,
+    KeyRule,
     Options,
     RetryPolicy,
     Timetable,
@@ -46,6 +47,11 @@ def is_sound_options(options: Options) -> bool:
         and 0 <= options.expires_ms <= limits.MAX_TIME_MS
         and 0 <= options.expires_after_ms <= limits.MAX_DURATION_MS
     )
+
+
+def is_sound_rule(rule: KeyRule, max_window_ms: int) -> bool:
+    """How an idempotency key holds."""
+    return 0 <= rule.window_ms <= max_window_ms and not (rule.window_ms and rule.until_ended)
 
 
 def _are_tags(tags: tuple[str, ...]) -> bool:

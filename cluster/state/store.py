@@ -13,8 +13,9 @@ import msgspec
 
 from timeball.cluster.state.happenings import Happened, Happening, moved, of_execution, of_job
 from timeball.cluster.state.jobmap import JobMap
+from timeball.cluster.state.keys import Keys
 from timeball.cluster.state.ledger import fate_of, write_down
-from timeball.cluster.state.memory import ClaimRecord, KeyRecord, Memory, RequestRecord
+from timeball.cluster.state.memory import ClaimRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import (
     FIRST_LEVEL,
     NUMBERED_PER_ENTRY,
@@ -77,7 +78,7 @@ class Store:
         self.log_time_ms = 0
         self.counters = Counters()
         self.jobs = JobMap()
-        self.keys: Memory[KeyRecord] = Memory()
+        self.keys = Keys()
         self.requests: Memory[RequestRecord] = Memory()
         self.claims: Memory[ClaimRecord] = Memory()
         self.finished: deque[Execution | EndedJob] = deque()
@@ -325,6 +326,8 @@ class Store:
         self.happened.append(moved(execution, event, execution.reason))
         if job.state is _ACTIVE:
             self.complete_if_idle(job)
+        else:
+            self.free_key_if_idle(job)
 
     def _leave_line(self, job: Job, recurrence: Recurrence, execution: Execution) -> None:
         """An occurrence has ended: the next in line may go."""
@@ -412,17 +415,17 @@ class Store:
 
     def complete_if_idle(self, job: Job) -> None:
         """Complete an active job of which nothing is to come or under way."""
-        executions = job.executions
-        if type(executions) is Execution:
-            idle = executions.state in TERMINAL
-        else:
-            recurrence = job.recurrence
-            assert recurrence is not None
-            idle = recurrence.ended and not recurrence.live
-        if idle:
+        if is_idle(job):
             job.state = _COMPLETED
             if job.recurrence is not None:
                 self.happened.append(of_job(job, Happened.JOB_COMPLETED))
+            if job.idempotency_key:
+                self.keys.release(job.id)
+
+    def free_key_if_idle(self, job: Job) -> None:
+        """A key that is held until its job has ended: of a cancelled one, until its worker has."""
+        if job.idempotency_key and is_idle(job):
+            self.keys.release(job.id)
 
     def bury(self, execution: Execution, reason: str) -> None:
         """Forget a dead execution."""
@@ -468,11 +471,23 @@ class Store:
         assert job.state is not _ACTIVE
         if self.dump is not None:
             self.dump.keep_job(job)
+        if job.idempotency_key:
+            self.keys.drop(job.id)
         self.jobs.remove(job)
         counts = self.queues[job.queue]
         counts.jobs -= 1
         if counts.jobs == 0:
             del self.queues[job.queue]
+
+
+def is_idle(job: Job) -> bool:
+    """Nothing of a job is to come or under way."""
+    executions = job.executions
+    if type(executions) is Execution:
+        return executions.state in TERMINAL
+    recurrence = job.recurrence
+    assert recurrence is not None
+    return recurrence.ended and not recurrence.live
 
 
 def _insert(executions: dict[int, Execution], execution: Execution) -> None:

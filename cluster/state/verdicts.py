@@ -27,6 +27,8 @@ class Verdict(enum.IntEnum):
     """A replay of an execution whose job has been cancelled."""
     TOO_LARGE = 7
     """The result is beyond the limit of the state; nothing changed."""
+    KEY_TAKEN = 8
+    """A replay of an execution of a job that had ended, and whose key another job has by now."""
 
 
 class CreateStatus(enum.IntEnum):
@@ -41,6 +43,10 @@ class CreateStatus(enum.IntEnum):
     """The cluster holds as many pending executions, or queues, as it may."""
     INVALID = 4
     """The definition is beyond the limits of the state (see `limits`); nothing was created."""
+    REJECTED = 5
+    """As `DUPLICATE`, but the request wants none: the job that has the key."""
+    KEYS_FULL = 6
+    """As many keys are held until their jobs end as may be; nothing was created."""
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):

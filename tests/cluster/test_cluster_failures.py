@@ -59,6 +59,7 @@ async def post_until_answered(
                     continue
                 if status < 500:
                     return status, answer
+                assert status == 503, answer
             await asyncio.sleep(0.05)
 
 
@@ -123,10 +124,17 @@ async def digests_agree(cluster: LocalCluster) -> None:
     await eventually(agreed)
 
 
-async def test_one_key_makes_one_job_while_the_leader_is_killed(cluster: LocalCluster) -> None:
-    """IDEM-01: 200 parallel creates with one key, spread over the nodes."""
+@pytest.mark.parametrize(
+    "rule",
+    [{}, {"idempotency": {"until": "job_ends", "scope": "queue"}}],
+    ids=["for a window", "until the job ends"],
+)
+async def test_idem_01_one_key_makes_one_job_while_the_leader_is_killed(
+    cluster: LocalCluster, rule: dict[str, Any]
+) -> None:
+    """200 parallel creates with one key, spread over the nodes; a 503 is asked again."""
     leader = await cluster.leader()
-    job = {"queue": "one-key", "payload": 1, "idempotency_key": "only-one"}
+    job = {"queue": "one-key", "payload": 1, "idempotency_key": "only-one", **rule}
     answered = 0
     killed: asyncio.Future[None] | None = None
 

@@ -39,6 +39,7 @@ from timeball.cluster.state.operations import (
     Fail,
     Failure,
     Fate,
+    KeyRule,
     Lead,
     NewJob,
     Options,
@@ -71,7 +72,7 @@ SETTINGS = ClusterSettings(
     keep_finished_ms=60_000,
     keep_dead=12,
     idempotency_window_ms=20_000,
-    idempotency_keys=25,
+    idempotency_keys=8,
     claim_memory_ms=15_000,
     max_pending=60,
     request_memory_ms=15_000,
@@ -80,11 +81,22 @@ SETTINGS = ClusterSettings(
     keep_finished_bytes=30_000,
     keep_dead_bytes=9_000,
     catch_up_per_s=1,
+    idempotency_max_window_ms=60_000,
+    idempotency_keys_held=7,
 )
 OPTIONS = [
     Options("tenant-1"),
     Options(requires=("gpu", "linux"), tags=("é",)),
     Options(expires_ms=4_000_000_000_000, expires_after_ms=86_400_000),
+]
+KEY_RULES = [
+    None,
+    KeyRule(9_000),
+    KeyRule(40_000, within_queue=True),
+    KeyRule(reject=True),
+    KeyRule(10**12),
+    KeyRule(until_ended=True),
+    KeyRule(until_ended=True, within_queue=True, reject=True),
 ]
 POLICIES = [
     None,
@@ -235,6 +247,7 @@ class Recorder:
             idempotency_key=rng.choice(["", "", f"k{rng.randrange(60)}"]),
             fingerprint=rng.choice([b"f", b"g"]),
             options=rng.choice([None, None, *OPTIONS]),
+            key_rule=rng.choice([None, None, *KEY_RULES]),
         )
 
     def holds(self) -> list[tuple[int, int, int]]:

@@ -3,6 +3,7 @@
 from mutant import Mutant
 
 CLAIMS = "cluster/dispatch/claims.py"
+WAITING = "cluster/dispatch/waiting.py"
 DUTY = "cluster/dispatch/duty.py"
 LEASES = "cluster/dispatch/leases.py"
 
@@ -120,6 +121,22 @@ RULES = (
         "if lease.answers <= 0 and not lease.ending:",
         "if not lease.ending:",
         ["test_repeats_at_the_same_time_share_one_grant"],
+    ),
+    Mutant(
+        "repeats-wait-for-the-first",
+        "Each of those who wait for a claim has a deadline of its own.",
+        f"{WAITING}::WaitingLine.listen",
+        "if waiter.in_line:",
+        "if False:",
+        ["test_a_repeat_waits_no_longer_than_it_says_though_the_first_still_does"],
+    ),
+    Mutant(
+        "waits-for-those-who-went",
+        "A claim that nobody listens to any more leaves the line.",
+        f"{CLAIMS}::WaitingClaims._leave",
+        "elif self._line.unlisten(waiter, listener):",
+        "elif False:",
+        ["test_a_claim_waits_no_longer_than_the_last_who_is_left_says"],
     ),
     Mutant(
         "refused-claims-lose-their-work",

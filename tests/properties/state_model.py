@@ -10,6 +10,7 @@ from timeball.cluster.state.limits import ATTEMPTS_KEPT, MAX_LEAD_MS
 from timeball.cluster.state.operations import (
     ClusterSettings,
     Every,
+    KeyRule,
     RetryPolicy,
     Timetable,
 )
@@ -52,7 +53,19 @@ SETTINGS = ClusterSettings(
     request_memory=3,
     claim_memory=3,
     catch_up_per_s=1,
+    idempotency_max_window_ms=20_000,
+    idempotency_keys_held=2,
 )
+KEY_RULES = [
+    None,
+    KeyRule(300),
+    KeyRule(20_000, within_queue=True),
+    KeyRule(reject=True),
+    KeyRule(20_001),
+    KeyRule(until_ended=True),
+    KeyRule(until_ended=True, within_queue=True, reject=True),
+    KeyRule(5, until_ended=True),
+]
 
 
 TIMETABLES = [
@@ -123,6 +136,7 @@ class ModelJob:
     paused: str | None = None
     parked: str = ""
     fates: Counter = field(default_factory=Counter)
+    unique: tuple | None = None  # name, fingerprint and first nominal time, until it has ended
 
     @property
     def recurring(self):
@@ -150,7 +164,8 @@ class Model:
         self.next_job = self.next_token = 0
         self.finished = []  # (ended_ms, execution or job), in order
         self.dead = []
-        self.keys = []  # (key, since_ms, fingerprint, job, nominal_ms)
+        self.keys = []  # (name, ends_ms, fingerprint, job, nominal_ms, class), with a window
+        self.held = {}  # name: (fingerprint, job, nominal_ms)
         self.requests = []  # (id, since_ms, answer as tuples, of a trigger)
         self.claims = []  # (id, since_ms, grants)
         self.counts = Counter()
@@ -187,22 +202,30 @@ class Model:
                 self.counts["duplicates"] += len(known[2])
                 return True, known[2]
         answer = [self.create_one(new) for new in new_jobs]
-        if request_id and any(job for _, job, _ in answer):
+        known = (CreateStatus.CREATED, CreateStatus.DUPLICATE)
+        if request_id and any(status in known for status, _, _ in answer):
             self.requests.append((request_id, self.now_ms, answer, False))
         return False, answer
 
     def create_one(self, new, name=""):
-        key = new.idempotency_key
-        known = key and self.remembered(self.keys, key, SETTINGS.idempotency_window_ms)
+        key, rule = new.idempotency_key, new.key_rule or KeyRule()
+        key_name = (rule.within_queue and new.queue, key)
+        known = key and self.holder(key_name)
         if known:
-            if known[2] != new.fingerprint:
+            if known[0] != new.fingerprint:
                 return CreateStatus.KEY_REUSED, 0, 0
-            self.counts["duplicates"] += 1
-            job = self.jobs.get(known[3])
+            self.counts["rejected" if rule.reject else "duplicates"] += 1
+            status = CreateStatus.REJECTED if rule.reject else CreateStatus.DUPLICATE
+            job = self.jobs.get(known[1])
             one_shot = job and not job.recurring
-            return CreateStatus.DUPLICATE, known[3], job.planned_ms if one_shot else known[4]
+            return status, known[1], job.planned_ms if one_shot else known[2]
+        too_long = rule.window_ms > SETTINGS.idempotency_max_window_ms
+        if too_long or (rule.until_ended and rule.window_ms) or (new.key_rule and not key):
+            return CreateStatus.INVALID, 0, 0
         if len(self.pending()) >= SETTINGS.max_pending:
             return CreateStatus.FULL, 0, 0
+        if rule.until_ended and len(self.held) >= SETTINGS.idempotency_keys_held:
+            return CreateStatus.KEYS_FULL, 0, 0
         nominal_ms = new.first_ms or self.now_ms + new.delay_ms
         definition = (new.payload, new.retry, new.priority)
         job = ModelJob(
@@ -216,9 +239,27 @@ class Model:
         self.add_execution(job, nominal_ms, job.id)
         job.fates["made"] += job.recurring
         job.fates["runs"] += job.recurring
-        if key:
-            self.keys.append((key, self.now_ms, new.fingerprint, job.id, nominal_ms))
+        if rule.until_ended:
+            job.unique = key_name, new.fingerprint, nominal_ms
+            self.held[key_name] = new.fingerprint, job.id, nominal_ms
+        elif key:
+            window_ms = rule.window_ms or SETTINGS.idempotency_window_ms
+            what = new.fingerprint, job.id, nominal_ms
+            self.keys.append((key_name, self.now_ms + window_ms, *what, window_ms.bit_length()))
         return CreateStatus.CREATED, job.id, nominal_ms
+
+    def holder(self, key_name):
+        """(fingerprint, job, nominal_ms) of what holds a key."""
+        self.free_keys()
+        windowed = [key[2:5] for key in self.keys if key[0] == key_name and key[1] > self.now_ms]
+        return self.held.get(key_name) or (windowed and windowed[-1])
+
+    def free_keys(self):
+        """Keys that were held by what has ended."""
+        for key_name, (_, job_id, _) in list(self.held.items()):
+            job = self.jobs.get(job_id)
+            if job is None or (job.state() is not JobState.ACTIVE and not job.live()):
+                del self.held[key_name]
 
     def add_execution(self, job, nominal_ms, sequence=None, **rest):
         self.counts["created"] += 1
@@ -642,6 +683,12 @@ class Model:
             return one
         if one.job.cancelled:
             return Verdict.JOB_CANCELLED
+        if one.job.unique:
+            key_name, fingerprint, nominal_ms = one.job.unique
+            other = self.holder(key_name)
+            if other and other[1] != one.job.id:
+                return Verdict.KEY_TAKEN
+            self.held[key_name] = fingerprint, one.job.id, nominal_ms
         self.dead.remove(one)
         one.state, one.due_ms, one.used, one.ended_ms, one.completions = (
             *(ExecutionState.SCHEDULED, max(self.now_ms, one.due_ms)),
@@ -665,7 +712,15 @@ class Model:
                 self.drop(ended)
         while len(self.dead) > SETTINGS.keep_dead:
             self.drop(self.dead.pop(0))
+        # By classes of windows: a key that is over may lie behind one of its class that is not.
+        for number in {key[5] for key in self.keys}:
+            for key in [key for key in self.keys if key[5] == number]:
+                if key[1] > self.now_ms:
+                    break
+                self.keys.remove(key)
+        self.counts["keys_forgotten"] += max(0, len(self.keys) - SETTINGS.idempotency_keys)
         self.keys = self.keys[-SETTINGS.idempotency_keys :]
+        self.free_keys()
         while sum(len(answer) for _, _, answer, _ in self.requests) > SETTINGS.request_memory:
             self.requests.pop(0)
         while sum(len(grants) for *_, grants in self.claims) > SETTINGS.claim_memory:

@@ -31,6 +31,7 @@ from timeball.cluster.state.operations import (
     Fail,
     Failure,
     Fate,
+    KeyRule,
     Lead,
     NewJob,
     ParkTimetables,
@@ -58,7 +59,9 @@ SETTINGS = ClusterSettings(
     idempotency_keys=90,
     request_memory=80,
     claim_memory=70,
+    idempotency_keys_held=60,
 )
+KEY_RULES = [KeyRule(800), KeyRule(90_000, within_queue=True), *[KeyRule(until_ended=True)] * 3]
 DEAD = ExecutionState.DEAD
 POLICIES = [
     None,
@@ -117,9 +120,13 @@ class Life:
                 delay_ms=self.rng.choice([0, 0, 5_000]),
                 timetable=self.rng.choice([None, None, *TIMETABLES]),
                 retry=self.rng.choice(POLICIES),
-                idempotency_key=self.rng.choice(["", f"k{self.rng.randrange(500)}"]),
+                **self.rng.choice([{}, {"idempotency_key": f"k{self.rng.randrange(500)}"}]),
             )
             for _ in range(self.rng.randint(1, 6))
+        ]
+        jobs += [
+            NewJob("mail", b"", idempotency_key=f"u{self.rng.randrange(40)}", key_rule=rule)
+            for rule in self.rng.sample(KEY_RULES, 2)
         ]
         self.apply(CreateJobs(f"r{self.rng.randrange(10**6)}", jobs))
 

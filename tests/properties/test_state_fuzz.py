@@ -23,6 +23,7 @@ from timeball.cluster.state.operations import (
     Every,
     Fail,
     Failure,
+    KeyRule,
     Lead,
     NewJob,
     Succeed,
@@ -38,7 +39,9 @@ EPOCH_MS = 1_764_480_000_000
 def a_state() -> StateMachine:
     """A scheduled, a leased, a succeeded, a dead and a recurring one; ids as in the fuzz."""
     machine = StateMachine()
-    jobs = [NewJob("q", b"", idempotency_key=f"k{n}", fingerprint=b"f") for n in range(4)]
+    jobs = [NewJob("q", b"", idempotency_key=f"k{n}", fingerprint=b"f") for n in range(2)]
+    once = KeyRule(until_ended=True)
+    jobs += [NewJob("q", b"", idempotency_key=f"k{n}", key_rule=once) for n in (2, 3)]
     jobs.append(NewJob("q", b"", timetable=Timetable((Every(1_000, 0),))))
     holds = [(2 * 4096 + n, EPOCH_MS) for n in range(5)]
     for index, operation in enumerate(

@@ -15,7 +15,16 @@ import msgspec
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from state_model import EPOCH_MS, HELD, POLICIES, SETTINGS, TERMINAL, TIMETABLES, Model
+from state_model import (
+    EPOCH_MS,
+    HELD,
+    KEY_RULES,
+    POLICIES,
+    SETTINGS,
+    TERMINAL,
+    TIMETABLES,
+    Model,
+)
 
 from timeball.cluster.state.happenings import RETRY, Happened
 from timeball.cluster.state.machine import StateMachine
@@ -212,6 +221,11 @@ class Driver:
         held = sorted(e.token for e in model.executions() if e.state in HELD)
         assert list(machine.leased) == held
         assert all(execution.token == token for token, execution in machine.leased.items())
+        assert (machine.windowed_keys, machine.held_keys) == (len(model.keys), len(model.held))
+        known = {model.holder(name)[1] for name in [*model.held, *(key[0] for key in model.keys)]
+                 if model.holder(name)}  # fmt: skip
+        kept = machine.list_jobs(limit=10_000).items
+        assert {job.id for job in kept if machine.key_of(job)} == known & set(model.jobs)
         dead = [e.hold for e in model.dead]
         assert sorted((e.job.id, e.nominal_ms) for e in machine.list_dead().items) == sorted(dead)
         store = machine._store
@@ -263,6 +277,7 @@ class Driver:
                 retry=self.pick(POLICIES),
                 idempotency_key=self.pick(["", "", "k1", "k2", "k3"]),
                 fingerprint=self.pick([b"f1", b"f1", b"f2"]),
+                key_rule=self.pick([None, *KEY_RULES]),
             )
 
         request_id = self.pick(["", "", "r1", "r2"])

@@ -63,6 +63,7 @@ NEW_JOB = st.builds(
     idempotency_key=KEY,
     fingerprint=st.binary(max_size=64),
     options=st.none() | OPTIONS,
+    key_rule=st.none() | st.builds(ops.KeyRule, NUMBERS, *([st.booleans()] * 3)),
 )
 FATE = st.builds(ops.Fate, NUMBERS, NUMBERS, NUMBERS, st.integers(0, 3), NAME)
 OPERATIONS = st.one_of(

@@ -34,6 +34,7 @@ class FakeReplica:
         self.times: list[float] = []
         self.observer: Observer
         self.applied = 0
+        self.apply_s = 0.0
         self.refuse = False
         self.fault: Exception | None = None
 
@@ -510,7 +511,7 @@ class Source:
         self.futures: dict[Any, asyncio.Future[object]] = {}
         self.asked_at: list[int] = []
 
-    def __call__(self, now_ms: int):
+    def __call__(self, now_ms: int, _room: int):
         self.asked_at.append(now_ms)
         while self.items:
             op, weight = self.items.pop(0)
@@ -562,6 +563,58 @@ async def test_a_source_keeps_what_has_no_room_and_is_asked_again():
 
 
 @virtual
+async def test_an_entry_holds_what_is_applied_in_time_by_what_the_latest_took():
+    bench = Bench(entry_weight=100, entry_weight_least=40, entry_apply_s=0.003, max_in_flight=1)
+    for _ in range(10_000):
+        bench.commit.propose("x")
+    sizes = {}
+    for item_us in (20, 50, 1_000, 1):
+        for _ in range(30):
+            await asyncio.sleep(0.01)
+            sizes[item_us] = len(bench.entries()[-1])
+            bench.replica.apply_s = item_us * sizes[item_us] / 1_000_000
+            bench.replica.commit()
+    assert sizes == {20: 100, 50: 60, 1_000: 40, 1: 100}
+
+
+@virtual
+async def test_what_entries_of_a_few_operations_take_tells_nothing_of_full_ones():
+    bench = Bench(entry_weight=100, entry_weight_least=40, entry_apply_s=0.003, max_in_flight=1)
+    for _ in range(30):
+        bench.commit.propose("x")
+        await asyncio.sleep(0.01)
+        bench.replica.apply_s = 0.002
+        bench.replica.commit()
+    for _ in range(200):
+        bench.commit.propose("x")
+    await asyncio.sleep(0.01)
+    assert len(bench.entries()[-1]) == 100
+
+
+@virtual
+async def test_a_source_is_told_how_much_room_there_is_for_it():
+    bench = Bench(entry_weight=100, max_in_flight=100)
+    told: list[int] = []
+
+    def source(_now_ms: int, room: int):
+        told.append(room)
+        return iter(())
+
+    def taker(_now_ms: int, room: int):
+        told.append(room)
+        yield "taken", 30, asyncio.get_running_loop().create_future()
+
+    bench.commit.add_source(taker)
+    bench.commit.add_source(source)
+    bench.commit.propose("light", weight=20)
+    await turn()
+    bench.commit.propose("heavy", weight=90)
+    await asyncio.sleep(0.01)
+    assert told[:2] == [80, 50]
+    assert sorted(told[2:4]) == [0, 10] or told[2:4] == [10, 10]
+
+
+@virtual
 async def test_sources_get_their_part_of_an_entry_under_load():
     bench = Bench(max_in_flight=100)
     for number in range(20):
@@ -588,7 +641,7 @@ async def test_a_source_that_fails_loses_nothing_that_was_taken():
     bench = Bench()
     good = Source(("good", 1))
 
-    def bad(_now_ms: int):
+    def bad(_now_ms: int, _room: int):
         raise RuntimeError("a fault in a source")
 
     bench.commit.add_source(good)

@@ -495,6 +495,28 @@ async def test_f10_a_backlog_that_takes_long_gives_way_after_each_slice():
 
 
 @virtual
+async def test_a_turn_applies_no_longer_whatever_it_is_called_by():
+    puppet = await Puppet.start(max_apply_s=0.005)
+    machine, loop = puppet.node.machine, puppet.cluster.loop
+    apply = machine.apply
+
+    def slowly(index: int, entry: bytes) -> object:
+        loop.virtual.now += 0.003
+        return apply(index, entry)
+
+    machine.apply = slowly
+    puppet.follow(*[(1, b"%d" % n) for n in range(6)], commit=0)
+    await asyncio.sleep(0.1)
+    applied = []
+    for commit in (1, 2, 3, 4):
+        puppet.follow(commit=commit, prev=(6, 1))
+        applied.append(puppet.consensus.applied_index)
+    assert applied == [1, 2, 2, 2]
+    await asyncio.sleep(0.1)
+    assert puppet.consensus.applied_index == 4
+
+
+@virtual
 async def test_a_follower_acknowledges_before_it_applies():
     puppet = await Puppet.start()
     puppet.follow((1, b"x"))

@@ -7,16 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from timeball.client import errors
-from timeball.cluster.history import History
-from timeball.cluster.http.changes import Changes
-from timeball.cluster.http.claims import Claims
-from timeball.cluster.http.cluster_view import ClusterReports
-from timeball.cluster.http.dead import DeadLetters
-from timeball.cluster.http.events import Events
-from timeball.cluster.http.executions import Executions
-from timeball.cluster.http.explain import Explanations
-from timeball.cluster.http.jobs import Jobs
-from timeball.cluster.http.occurrences import Occurrences
+from timeball.cluster.http.nouns import all_routes
 from timeball.cluster.state import poison
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,18 +18,7 @@ NOTHING = cast("Any", None)
 
 
 def test_the_protocol_names_every_route_and_no_other() -> None:
-    nouns = (
-        Jobs(NOTHING),
-        Changes(NOTHING),
-        Occurrences(NOTHING),
-        Explanations(NOTHING),
-        Executions(NOTHING),
-        Claims(NOTHING),
-        Events(NOTHING, History(NOTHING, 0, 0), 0),
-        DeadLetters(NOTHING),
-        ClusterReports(NOTHING, NOTHING),
-    )
-    served = {f"{route.method} {route.pattern}" for noun in nouns for route in noun.routes()}
+    served = {f"{route.method} {route.pattern}" for route in all_routes(NOTHING, NOTHING)}
     assert set(re.findall(r"`((?:GET|POST|PUT|PATCH|DELETE) /[^`?]*)`", PROTOCOL)) == served
 
 

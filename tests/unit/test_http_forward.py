@@ -104,6 +104,17 @@ async def test_the_answer_comes_back_as_it_is(leader: Leader, forwarder: Forward
     assert b"cookie" not in head
 
 
+async def test_who_asks_for_the_head_is_told_its_length(
+    leader: Leader, forwarder: Forwarder
+) -> None:
+    """The connection leaves out the body, as of an answer of its own node."""
+    leader.answer = answered("200 OK", b"{}")
+    head = Request(method="HEAD", path="/v1/cluster/nodes/a")
+    response = await forwarder.forward(head, write=False)
+    assert (response.status, response.body) == (200, b"{}")
+    assert leader.heads[0].startswith(b"GET ")
+
+
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/claims"])
 async def test_it_needs_no_task_around_it(leader: Leader, forwarder: Forwarder, path: str) -> None:
     async def handle() -> None:

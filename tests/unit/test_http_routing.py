@@ -46,8 +46,18 @@ ROUTER = Router(
 
 def test_literal_paths_win_over_patterns() -> None:
     assert ROUTER.find("POST", "/v1/jobs/batch")[0].pattern == "/v1/jobs/batch"
-    route, parameters = ROUTER.find("GET", "/v1/jobs/batch")
-    assert (route.pattern, parameters) == ("/v1/jobs/{job_id}", {"job_id": "batch"})
+    with pytest.raises(MethodNotAllowed) as caught:
+        ROUTER.find("GET", "/v1/jobs/batch")  # no job is named so
+    assert caught.value.allow == "POST"
+    assert ROUTER.find("GET", "/v1/jobs/bat%63h")[1] == {"job_id": "batch"}
+
+
+def test_what_is_there_to_get_is_there_to_head() -> None:
+    for path in ("/v1/jobs", "/v1/jobs/1"):
+        assert ROUTER.find("HEAD", path) == ROUTER.find("GET", path)
+    with pytest.raises(MethodNotAllowed) as caught:
+        ROUTER.find("HEAD", "/v1/jobs/batch")
+    assert caught.value.allow == "POST"
 
 
 def test_parts_of_the_path_are_decoded() -> None:
@@ -67,7 +77,8 @@ def test_a_wrong_method_is_told_the_right_ones() -> None:
         ROUTER.find("PUT", "/v1/jobs/1")
     response = problem_response(caught.value, "json")
     assert response.status == 405
-    assert response.headers["Allow"] == "DELETE, GET"
+    assert response.headers["Allow"] == "DELETE, GET, HEAD"
+    assert b"PUT is no method of this path, which takes DELETE, GET, HEAD" in response.body
 
 
 def test_queries() -> None:
@@ -76,6 +87,7 @@ def test_queries() -> None:
     assert paging.read_query("queue=a%20b&limit=", known) == {"queue": "a b", "limit": ""}
     for query, field in [
         ("colour=1", "colour"),
+        ("=1", "query"),
         ("queue=a&queue=b", "queue"),
         ("queue", "query"),
         ("&".join(["queue=a"] * 50), "query"),

@@ -243,7 +243,7 @@ async def test_a_header_that_is_no_text_is_refused(
     writer.close()
 
 
-async def test_a_head_that_drips_is_cut_off(
+async def test_http03_a_head_that_drips_is_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "HEADER_DEADLINE_S", 0.05)
@@ -278,7 +278,41 @@ async def test_an_idle_connection_is_not_cut_off(
     writer.close()
 
 
-async def test_a_body_that_drips_is_refused(
+async def test_http03_who_drips_hinders_nobody(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many heads, lengths and chunks that drip: others are served, and all of them end."""
+    monkeypatch.setattr(connection_module, "HEADER_DEADLINE_S", 0.3)
+    monkeypatch.setattr(connection_module, "BODY_DEADLINE_S", 0.3)
+    post = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    beginnings = (
+        (b"GET /o", b"k"),
+        (b"GET /ok HTTP/1.1\r\nX: ", b"x"),
+        (post + b"Content-Length: 100000\r\n\r\n", b"1"),
+        (post + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n1\r\n"),
+    )
+
+    async def drip(beginning: bytes, drop: bytes) -> None:
+        reader, writer = await served.connect()
+        writer.write(beginning)
+        ended = asyncio.ensure_future(reader.read())
+        while not ended.done() and not writer.is_closing():
+            writer.write(drop)
+            await asyncio.sleep(0.01)
+        with contextlib.suppress(ConnectionResetError):  # a drop crossed the server's end
+            await ended
+        writer.close()
+
+    dripping = [asyncio.ensure_future(drip(*beginnings[place % 4])) for place in range(200)]
+    reader, writer = await served.connect()
+    for _ in range(20):
+        writer.write(get("/ok"))
+        assert (await answer(reader))[0] == 200
+    writer.close()
+    await asyncio.wait_for(asyncio.gather(*dripping), LIMIT_S)
+
+
+async def test_http03_a_body_that_drips_is_refused(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "BODY_DEADLINE_S", 0.05)
@@ -500,8 +534,8 @@ async def test_a_head_question_is_answered_without_a_body(served: Served) -> Non
     reader, writer = await served.connect()
     writer.write(b"HEAD /ok HTTP/1.1\r\nHost: x\r\n\r\n" + get("/ok"))
     head = await reader.readuntil(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
-    assert b"Allow: GET\r\n" in head
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Content-Length: 11\r\n" in head
     assert await answer(reader) == (200, b'{"ok":true}')
 
 
@@ -536,7 +570,7 @@ async def test_another_protocol_is_not_taken_up(served: Served) -> None:
     assert await answer(reader) == (200, b'{"size":3}')
 
 
-async def test_an_answer_that_nobody_reads_is_given_up(
+async def test_http03_an_answer_that_nobody_reads_is_given_up(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "WRITE_DEADLINE_S", 0.05)
@@ -691,11 +725,13 @@ async def test_a_stream_that_breaks_is_seen_to_be_cut_off(served: Served) -> Non
     writer.close()
 
 
-async def test_head_of_a_stream_is_refused_like_any_other(served: Served) -> None:
+async def test_head_of_a_stream_is_all_that_head_gets(served: Served) -> None:
     reader, writer = await served.connect()
     writer.write(get("/stream").replace(b"GET", b"HEAD"))
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT_S)
-    assert head.startswith(b"HTTP/1.1 405 ")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    writer.write(get("/ok"))
+    assert (await answer(reader))[0] == 200
     assert not served.desk.asked.is_set()
     writer.close()
 

@@ -86,6 +86,8 @@ class InstantCommit:
         self._written: list[tuple[bytes, list[asyncio.Future[object]]]] = []
         self._scheduled = False
         self.stalled = False
+        self.room = ROOM
+        """What sources may take of an entry."""
         self.error: Exception | None = None
         self.index = 0
         self.entries: list[list[object]] = []
@@ -115,7 +117,7 @@ class InstantCommit:
         room = ROOM - sum(weight or 1 for _, weight, _ in gathered)
         refused = []
         for source in self._sources:
-            for op, weight, verdict in source(log_time_ms):
+            for op, weight, verdict in source(log_time_ms, min(room, self.room)):
                 if self.error is not None:
                     refused.append(verdict)
                     continue

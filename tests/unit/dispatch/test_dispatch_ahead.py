@@ -187,7 +187,7 @@ async def test_nothing_is_leased_ahead_while_more_is_due_than_one_turn_takes(wor
     await asking(world, 10)
     world.wall_offset_ms += 505
     world.commit.stalled = True
-    assert not list(world.dispatcher._duty.source(world.wall_ms()))
+    assert not list(world.dispatcher._duty.source(world.wall_ms(), 1_000))
     await world.settle()
     taken = [hold for claim in world.commit.entries[-1] for hold in claim.executions]
     assert sorted(taken[:3]) == sorted(overdue[:3])
@@ -334,7 +334,7 @@ async def test_what_is_cancelled_before_it_is_due_goes_to_nobody(world):
 async def test_what_is_taken_back_before_it_is_due_goes_to_the_next_claim(world):
     """As by the withdrawal of the claim that a node has forwarded."""
     hold, first, second = await leased_ahead(world)
-    (lease,) = world.dispatcher._duty.claims._early[0].leases
+    (lease,) = world.dispatcher._duty.claims._early._heap[0].leases
     await world.release(lease)
     await world.pass_ms(10)
     assert first.result() == []
@@ -360,7 +360,7 @@ async def test_what_the_log_does_not_ask_for_any_more_stays_where_it_is(world):
     await world.pass_ms(970)
     world.wall_offset_ms += 15
     duty = world.dispatcher._duty
-    source = duty.source(world.wall_ms())
+    source = duty.source(world.wall_ms(), 1_000)
     _, _, verdict = next(source)
     source.close()
     assert len(duty._wheel) == 1

@@ -67,9 +67,9 @@ async def test_a_client_that_goes_away_while_it_waits_leaves_nothing(world):
         await gone(task)
     assert world.dispatcher.waiting_claims() == 0
     duty = world.dispatcher._duty
-    assert not duty.claims._queues
+    assert not duty.claims._line._queues
     assert not duty.claims._by_request
-    assert len(duty.claims._deadlines) == 0
+    assert duty.claims._line.listening == 0
     hold = await world.job()
     await world.pass_ms(100)
     assert given_back(world, hold)
@@ -207,10 +207,115 @@ async def test_a_repeat_keeps_waiting_for_as_long_as_it_says(world):
     first = world.asking(request_id="r", wait_ms=1_000)
     await world.pass_ms(900)
     second = world.asking(request_id="r", wait_ms=1_000)
-    await world.pass_ms(999)
+    await world.pass_ms(99)
+    assert not first.done()
+    await world.pass_ms(1)
+    assert first.result() == []
+    await world.pass_ms(899)
     assert not second.done()
     await world.pass_ms(1)
-    assert second.result() == first.result() == []
+    assert second.result() == []
+    assert world.dispatcher._duty.claims._by_request == {}
+
+
+@pytest.mark.parametrize("wait_ms", [0, 1_000])
+async def test_a_repeat_waits_no_longer_than_it_says_though_the_first_still_does(world, wait_ms):
+    """As when the node has not heard yet that the first connection went."""
+    first = world.asking(request_id="r")
+    await world.settle()
+    again = world.asking(request_id="r", wait_ms=wait_ms)
+    await world.pass_ms(wait_ms)
+    assert again.result() == []
+    assert not first.done()
+    hold = await world.job()
+    (grant,) = first.result()
+    assert (grant.execution.job.id, grant.execution.nominal_ms) == hold
+    assert grant.answers == 1
+
+
+async def test_a_claim_waits_no_longer_than_the_last_who_is_left_says(world):
+    first = world.asking(request_id="r")
+    again = world.asking(request_id="r", wait_ms=1_000)
+    await world.settle()
+    await gone(first)
+    assert world.dispatcher.waiting_claims() == 1
+    await world.pass_ms(1_000)
+    assert again.result() == []
+    assert world.dispatcher.waiting_claims() == 0
+    hold = await world.job()
+    await world.pass_ms(100)
+    assert given_back(world, hold)
+    assert not claims_of(world)
+
+
+async def test_a_grant_belongs_to_those_who_listen_by_then(world):
+    short, long, longest = (
+        world.asking(request_id="r", wait_ms=wait_ms) for wait_ms in (500, 1_000, 1_500)
+    )
+    await world.pass_ms(500)
+    assert short.result() == []
+    world.dispatcher.release_unused(short.result())
+    hold = await world.job()
+    assert long.result() == longest.result() != []
+    world.dispatcher.release_unused(long.result())
+    await world.settle()
+    assert world.dispatcher.live_leases == 1
+    world.dispatcher.release_unused(longest.result())
+    await world.settle()
+    assert given_back(world, hold)
+
+
+async def test_a_repeat_that_does_not_wait_learns_the_verdict_on_what_is_under_way(world):
+    hold = await world.job()
+    world.commit.stalled = True
+    first = world.asking(request_id="r")
+    await world.settle()
+    again = world.asking(request_id="r", wait_ms=0)
+    await world.pass_ms(500)
+    assert not again.done()
+    world.commit.stalled = False
+    world.commit.commit()
+    await world.settle()
+    assert first.result() == again.result()
+    assert [one.execution.job.id for one in again.result()] == [hold[0]]
+
+
+async def test_when_a_claim_was_not_made_only_those_whose_time_is_not_over_wait_on(world):
+    await world.job()
+    world.commit.stalled = True
+    short, long = (world.asking(request_id="r", wait_ms=wait_ms) for wait_ms in (100, 60_000))
+    await world.pass_ms(200)
+    assert not short.done()
+    _, (verdict,) = world.commit._written.pop()
+    world.commit.stalled = False
+    verdict.set_exception(Overloaded())
+    await world.settle()
+    assert short.result() == []
+    assert len(long.result()) == 1
+
+
+async def test_repeats_count_towards_the_bound_of_what_waits(world):
+    await world.lead(2, max_waiting_claims=2)
+    first = world.asking(request_id="r")
+    second = world.asking(request_id="r")
+    await world.settle()
+    with pytest.raises(TooManyClaims):
+        await world.claim(request_id="r", wait_ms=1_000)
+    await gone(second)
+    third = world.asking(request_id="r")
+    await world.job()
+    assert first.result() == third.result() != []
+
+
+async def test_a_claim_that_is_repeated_keeps_its_turn(world):
+    first, second = world.asking(request_id="r", wait_ms=1_000), world.asking()
+    await world.settle()
+    again = world.asking(request_id="r", wait_ms=60_000)
+    await world.pass_ms(1_000)
+    assert first.result() == []
+    await world.job()
+    assert len(again.result()) == 1
+    assert not second.done()
 
 
 async def test_two_claims_never_get_the_same_execution(world):
@@ -277,10 +382,41 @@ async def test_an_entry_binds_a_bounded_number_of_executions_and_the_next_goes_o
         [len(op.executions) for op in entry if isinstance(op, Claim)]
         for entry in world.commit.entries[first:]
     ]
-    assert sizes == [[70, 70]] * 5
+    assert sizes == [[70]] * 10
     tokens = [lease.token for task in tasks for lease in task.result()]
     assert tokens == sorted(tokens)
     assert len(tokens) == 700
+
+
+@pytest.mark.parametrize(("room", "sizes"), [(1, [1]), (70, [70]), (139, [70]), (250, [70] * 3)])
+async def test_claims_take_no_more_than_the_room_that_an_entry_has_left(world, room, sizes):
+    """What did not fit would be overtaken by what the next entry binds."""
+    await world.lead(2)
+    await world.create(*(NewJob("q", b"", partition_key="p") for _ in range(300)))
+    first = len(world.commit.entries)
+    world.commit.room = room
+    tasks = [world.asking(n=70) for _ in range(4)]
+    await world.settle()
+    entries = [
+        [len(op.executions) for op in entry if isinstance(op, Claim)]
+        for entry in world.commit.entries[first:]
+    ]
+    assert entries[0] == sizes
+    assert sum(map(len, entries)) == 4
+    tokens = [lease.token for task in tasks for lease in task.result()]
+    assert tokens == sorted(tokens)
+
+
+async def test_claims_bind_nothing_where_an_entry_has_no_room_for_them(world):
+    await world.lead(2)
+    await world.create(NewJob("q", b""))
+    world.commit.room = 0
+    task = world.asking()
+    await asyncio.sleep(0)
+    assert not list(world.dispatcher._source(world.wall_ms(), 0))
+    world.commit.room = 1
+    await world.settle()
+    assert len(task.result()) == 1
 
 
 async def test_an_execution_whose_claim_was_certainly_not_made_is_ready_again(world):

@@ -339,7 +339,7 @@ def sizes(world):
         "pending": len(state.pending),
         "spans": len(state.pending._spans),
         "span numbers": len(state.pending._span_numbers),
-        "keys": len(state._store.keys),
+        "keys": state.windowed_keys,
         "finished": len(state._store.finished),
         "places": len(duty._places),
         "timers": len(wheel),

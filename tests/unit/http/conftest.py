@@ -12,6 +12,8 @@ import pytest
 from timeball.cluster.dispatch.catchup import plan
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.changes import Changes
+from timeball.cluster.http.claims import Claims
+from timeball.cluster.http.dead import DeadLetters
 from timeball.cluster.http.exchange import Request
 from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
@@ -60,6 +62,7 @@ class Desk:
             me=SimpleNamespace(name="n1"),  # type: ignore[arg-type]
             state=log.machine,
             replica=self.replica,  # type: ignore[arg-type]
+            history=None,  # type: ignore[arg-type]
             dispatcher=None,  # type: ignore[arg-type]
             propose=self._propose,
             congested=lambda: False,
@@ -68,7 +71,7 @@ class Desk:
             ready=lambda: True,
             wall_clock_ms=lambda: log.now_ms,
         )
-        nouns = (Jobs, Changes, Occurrences, Explanations, Executions)
+        nouns = (Jobs, Changes, Occurrences, Explanations, Executions, Claims, DeadLetters)
         self.application = Application(
             [route for noun in nouns for route in noun(services).routes()],
             serving=lambda: self.leads,

@@ -49,9 +49,14 @@ class Stage:
             return applied
 
         log.machine.apply = applying
-        services: Any = SimpleNamespace(replica=Replica(log), applied_index=7)
+        services: Any = SimpleNamespace(
+            replica=Replica(log),
+            applied_index=7,
+            history=self.history,
+            settings=SimpleNamespace(process=SimpleNamespace(event_streams=streams)),
+        )
         self.application = Application(
-            Events(services, self.history, streams).routes(),
+            Events(services).routes(),
             serving=lambda: False,
             has_room=lambda: True,
             applied_index=lambda: log.index,
@@ -186,7 +191,7 @@ async def test_a_wrong_parameter_is_named(stage, query, field):
 
 async def test_a_wrong_last_event_id_is_named(stage):
     problem = await stage.refused(last_event_id="here")
-    assert problem["errors"][0]["field"] == "Last-Event-ID"
+    assert problem["errors"][0]["field"] == "last-event-id"
 
 
 async def test_only_an_event_stream_is_to_be_had(stage):

@@ -1,0 +1,1 @@
+"""Pollers that hang up: what their claims leave behind, and for how long."""
