@@ -81,7 +81,7 @@ class ReplayAcknowledged(Event, frozen=True, kw_only=True, tag="replay_acknowled
     """The cluster answered the replay of a dead execution."""
 
     execution_id: str
-    status: Literal["replayed", "not_dead", "unknown", "key_taken"]
+    status: Literal["replayed", "expired", "not_dead", "unknown", "key_taken"]
     sent_us: int
 
 

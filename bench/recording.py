@@ -143,6 +143,7 @@ class RecordingClient(Client):
         lease_ms: int = 10_000,
         request_id: str | None = None,
         timeout_ms: int | None = None,
+        tags: Sequence[str] = (),
     ) -> messages.Claimed:
         """Claim, and record every delivery before the worker gets hold of it."""
         sent_us = self.recorder.clock_us()
@@ -154,6 +155,7 @@ class RecordingClient(Client):
             lease_ms=lease_ms,
             request_id=request_id,
             timeout_ms=timeout_ms,
+            tags=tags,
         )
         received_us = self.recorder.clock_us()
         for delivery in claimed.executions:

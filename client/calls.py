@@ -46,6 +46,13 @@ def loop_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1_000)
 
 
+def as_tags(field: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Take tags as they are given. Raises TypeError, naming the field, for a single text."""
+    if isinstance(given, str):
+        raise TypeError(f"{field} takes a sequence of tags, such as [{given!r}], not one text")
+    return tuple(given)
+
+
 class Calls:
     """What the requests of all nouns share; `Client` documents it for users."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from timeball.client import messages
 from timeball.client.batches import CreateBatcher
-from timeball.client.calls import DEFAULT_URLS, Transport, loop_ms, segment
+from timeball.client.calls import DEFAULT_URLS, Transport, as_tags, loop_ms, segment
 from timeball.client.dead import DeadLetterCalls
 from timeball.client.errors import TimeballError
 from timeball.client.event_stream import Following, query_of
@@ -99,9 +99,18 @@ class Client(DeadLetterCalls, TimetableCalls):
         timeout_ms: int | None = None,
         idempotency_key: str | None = None,
         idempotency: Idempotency | None = None,
+        concurrency_key: str = "",
+        requires: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        expires_at: str | int | None = None,
+        expires_after_ms: int | None = None,
         request_id: str | None = None,
     ) -> messages.JobCreated:
         """Create one job; the fields are those of `NewJob` (`timeout_ms` bounds an attempt).
+
+        Only workers that offer all that it `requires` get it; `tags` are for finding it. It is
+        skipped when no attempt has begun by `expires_at` (ISO 8601 with an offset, or epoch
+        milliseconds) or `expires_after_ms` after its nominal time; no retry begins then either.
 
         Raises `InvalidRequest` (naming the fields), `KeyReused`, `DuplicateJob` (only where
         `idempotency` asks for it), `Overloaded`.
@@ -116,6 +125,11 @@ class Client(DeadLetterCalls, TimetableCalls):
             timeout_ms=timeout_ms,
             idempotency_key=idempotency_key,
             idempotency=idempotency,
+            concurrency_key=concurrency_key,
+            requires=as_tags("requires", requires),
+            tags=as_tags("tags", tags),
+            expires_at=expires_at,
+            expires_after_ms=expires_after_ms,
         )
 
         async def last(job: NewJob) -> messages.JobCreated:
@@ -158,6 +172,7 @@ class Client(DeadLetterCalls, TimetableCalls):
         *,
         queue: str | None = None,
         state: str | None = None,
+        tag: str | None = None,
         page_size: int = 100,
         consistency: Consistency = "applied",
         min_index: int = 0,
@@ -166,7 +181,7 @@ class Client(DeadLetterCalls, TimetableCalls):
 
         Each page is as fresh as asked for when it is read.
         """
-        query = {"queue": queue, "state": state, "limit": page_size}
+        query = {"queue": queue, "state": state, "tag": tag, "limit": page_size}
         cursor: str | None = None
         while True:
             fresh = self._fresh(consistency, min_index)
@@ -201,6 +216,7 @@ class Client(DeadLetterCalls, TimetableCalls):
         queue: str | None = None,
         job: str | None = None,
         state: str | None = None,
+        tag: str | None = None,
         page_size: int = 100,
         consistency: Consistency = "applied",
         min_index: int = 0,
@@ -209,7 +225,7 @@ class Client(DeadLetterCalls, TimetableCalls):
 
         Each page is as fresh as asked for when it is read.
         """
-        query = {"queue": queue, "job": job, "state": state, "limit": page_size}
+        query = {"queue": queue, "job": job, "state": state, "tag": tag, "limit": page_size}
         pages = self._execution_pages("/v1/executions", query, consistency, min_index)
         async for execution in pages:
             yield execution
@@ -226,8 +242,11 @@ class Client(DeadLetterCalls, TimetableCalls):
         lease_ms: int = 10_000,
         request_id: str | None = None,
         timeout_ms: int | None = None,
+        tags: Sequence[str] = (),
     ) -> messages.Claimed:
         """Lease at most `max_executions` due executions, waiting up to `wait_ms` for the first.
+
+        Executions that require something come only if it is among the `tags` offered.
 
         Leases run from before this call returns: measure them from the moment of the call,
         on a monotonic clock. Raises `NotFound` for the queue.
@@ -239,6 +258,7 @@ class Client(DeadLetterCalls, TimetableCalls):
             wait_ms=wait_ms,
             lease_ms=lease_ms,
             request_id=request_id or self.new_request_id(),
+            tags=as_tags("tags", tags),
         )
         body = encode_request(claim)
         call = Call("POST", "/v1/claims", messages.Claimed, body, wait_ms=wait_ms)

@@ -31,6 +31,7 @@ class Terms(NamedTuple):
     worker: str
     lease_ms: int
     wait_ms: int
+    tags: tuple[str, ...] = ()
 
 
 class Unanswered(NamedTuple):
@@ -172,6 +173,7 @@ class Intake:
             lease_ms=self._terms.lease_ms,
             request_id=asked.request_id,
             timeout_ms=timeout_ms,
+            tags=self._terms.tags,
         )
 
     def _take(self, held: Held) -> None:

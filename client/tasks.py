@@ -73,6 +73,11 @@ class Options(TypedDict, total=False):
     timeout_ms: int | None
     idempotency_key: str | None
     idempotency: Idempotency | None
+    concurrency_key: str
+    requires: Sequence[str]
+    tags: Sequence[str]
+    expires_at: str | int | None
+    expires_after_ms: int | None
 
 
 class Task(Generic[P, R]):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET, UnsetType
 
 from timeball.client import messages
-from timeball.client.calls import Calls, segment
+from timeball.client.calls import Calls, as_tags, segment
 from timeball.client.flow import Call, encode_request
 from timeball.client.messages import Consistency, Retry, Schedule, Timetable
 
@@ -30,13 +31,18 @@ class TimetableCalls(Calls):
         priority: int | UnsetType = UNSET,
         retry: Retry | UnsetType = UNSET,
         timeout_ms: int | UnsetType | None = UNSET,
+        requires: Sequence[str] | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        expires_at: str | int | UnsetType | None = UNSET,
+        expires_after_ms: int | UnsetType | None = UNSET,
         if_version: int | None = None,
     ) -> messages.JobChanged:
         """Change parts of a job's definition; what is not given stays as it is.
 
         Executions that have begun keep what they began with; those to come follow the new
         definition. With `if_version`, only if nobody changed the job since it was at that
-        version. `timeout_ms` bounds an attempt (None: no bound).
+        version. `timeout_ms` bounds an attempt (None: no bound). `requires`, `tags` and expiry
+        count at once for all that is not leased; `expires_at` is for a job that runs once.
 
         Raises `InvalidRequest` (naming the fields), `NotFound`, `Conflict` (the job has ended,
         or is of the other kind), `PreconditionFailed` (it is at another version), and
@@ -49,6 +55,10 @@ class TimetableCalls(Calls):
             priority=priority,
             retry=retry,
             timeout_ms=timeout_ms,
+            requires=requires if requires is UNSET else as_tags("requires", requires),
+            tags=tags if tags is UNSET else as_tags("tags", tags),
+            expires_at=expires_at,
+            expires_after_ms=expires_after_ms,
         )
         return await self._call(
             Call(
@@ -71,16 +81,20 @@ class TimetableCalls(Calls):
         partition_key: str = "",
         retry: Retry | None = None,
         timeout_ms: int | None = None,
+        concurrency_key: str = "",
+        requires: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        expires_after_ms: int | None = None,
         if_version: int | None = None,
     ) -> messages.JobChanged:
         """Have the recurring job of this name be so: create it, or change it to this.
 
         A program may do this at each start: the answer says "unchanged" when it was so.
-        Queue and partition key of a job can not change. A name is free again when its job
-        has ended. With `if_version`, only if there is a job at that version.
+        Queue, partition key and concurrency key of a job can not change. A name is free again
+        when its job has ended. With `if_version`, only if there is a job at that version.
 
         Raises `InvalidRequest` (naming the fields), `NotFound` for the queue, `Conflict`
-        (another queue or partition key), `PreconditionFailed` and `OutcomeUnknown` as
+        (another queue or key), `PreconditionFailed` and `OutcomeUnknown` as
         `update_job`, `Overloaded`.
         """
         put = messages.JobPut(
@@ -91,6 +105,10 @@ class TimetableCalls(Calls):
             partition_key=partition_key,
             retry=retry or Retry(),
             timeout_ms=timeout_ms,
+            concurrency_key=concurrency_key,
+            requires=as_tags("requires", requires),
+            tags=as_tags("tags", tags),
+            expires_after_ms=expires_after_ms,
         )
         return await self._call(
             Call(

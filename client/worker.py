@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from timeball.client.calls import as_tags
 from timeball.client.client import Client
 from timeball.client.errors import InvalidRequest, NotFound, TimeballError
 from timeball.client.handlers import Executors, Handler, RunIn, check_importable, handling
@@ -75,7 +76,8 @@ class Worker:
 
     Each delivery gets a lease of `lease_ms`, extended while its handler runs. `wait_ms`
     bounds a long poll, and is held to half the lease, since a lease is measured from the
-    moment that its claim was sent. Reports are gathered for `gather_ms`.
+    moment that its claim was sent. Reports are gathered for `gather_ms`. `tags` are what the
+    worker offers: executions of jobs that require more go to others.
 
     Use as ``await Worker(…).run()``, which ends on SIGTERM and SIGINT, or as an
     asynchronous context manager, or with `start` and `stop`. `counts` tells how many
@@ -99,11 +101,13 @@ class Worker:
         wait_ms: int = 5_000,
         gather_ms: int = 2,
         name: str | None = None,
+        tags: Sequence[str] = (),
         wall_clock_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self.client = client
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{client.new_request_id()[:8]}"
-        self._terms = Terms(client, self.name, lease_ms, min(wait_ms, lease_ms // 2))
+        offered = as_tags("tags", tags)
+        self._terms = Terms(client, self.name, lease_ms, min(wait_ms, lease_ms // 2), offered)
         self._changed = asyncio.Event()
         self._served: dict[str, _Served] = {}
         self._keeper = LeaseKeeper(client, self._lose, self._cancel)

@@ -60,7 +60,8 @@ _TOTALS = {
     "cancelled": "Executions cancelled",
     "coalesced": "Nominal times folded into another",
     "missed": "Nominal times given up",
-    "skipped": "Nominal times left out by the overlap rule or a pause",
+    "skipped": "Nominal times left out by the overlap rule, a pause or expiry",
+    "skipped_expired": "Executions skipped because they expired before an attempt",
     "withdrawn": "Occurrences taken back before their time, by a pause or an edit",
     "caught_up": "Runs of the past that catch-up made",
 }

@@ -52,11 +52,10 @@ READY_LAG = 100
 """A node is ready while at most so many entries that it knows to be committed are not applied."""
 OFFICE_RETRY_S = 0.05
 """The pause before a new leader whose first operation failed proposes it again."""
-ENTRY_WEIGHT, ENTRY_WEIGHT_LEAST = 750, 400
-"""Items of one entry, as many as are applied in some milliseconds."""
-EXECUTIONS_BOUND = ENTRY_WEIGHT_LEAST // 2
-"""Of it for claims: what sources may always take, however much else waits for an entry. A claim
-that did not fit would have to queue up behind creates, when it is most needed."""
+ENTRY_WEIGHT, ENTRY_WEIGHT_LEAST = 750, 250
+"""Items of one entry: what is applied in some milliseconds on a fast machine and on a slow one."""
+EXECUTIONS_BOUND = ENTRY_WEIGHT // 3
+"""Of one claim, and of all that one entry binds: the rest of it is for what ends executions."""
 YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
 """Thresholds of the garbage collector (see `_tame_collector`)."""
 

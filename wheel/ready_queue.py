@@ -100,6 +100,12 @@ class _Lane(Generic[T]):
         return bool(heap) and (not row or heap[0] < _place(row[0]))
 
 
+def _next_partition(occupied: int, turn: int) -> int:
+    """The next occupied partition from the turn on, else the first of all."""
+    ahead = occupied >> turn << turn or occupied
+    return (ahead & -ahead).bit_length() - 1
+
+
 def _place(entry: _Entry[T]) -> _Place[T]:
     return (entry.due_ms, entry.sequence, entry.push, entry)
 
@@ -172,6 +178,24 @@ class ReadyQueue(Generic[T]):
                     break
         return taken
 
+    def head(self) -> tuple[int, int, int] | None:
+        """Where the item stands that `take` gives next: its priority, negated, its due time and
+        its sequence. None when nothing waits."""
+        for priority in range(PRIORITIES - 1, -1, -1):
+            lanes = self._lanes[priority]
+            while occupied := self._occupied[priority]:
+                partition = _next_partition(occupied, self._turns[priority])
+                lane = lanes[partition]
+                entry = lane.first()
+                assert entry is not None, "an occupied partition has an entry"
+                if not self._is_stale(entry):
+                    return -priority, entry.due_ms, entry.sequence
+                lane.pop()
+                self._entries -= 1
+                if not lane:
+                    self._occupied[priority] &= ~(1 << partition)
+        return None
+
     def discard(self, item: T) -> bool:
         """Remove `item`, as when it is cancelled; False if it does not wait here."""
         if self._waiting.pop(item, None) is None:
@@ -201,9 +225,7 @@ class ReadyQueue(Generic[T]):
         occupied, turn = self._occupied[priority], self._turns[priority]
         entries = self._entries
         while occupied and len(taken) < limit:
-            # The next occupied partition from the turn on, else the first of all.
-            ahead = occupied >> turn << turn or occupied
-            partition = (ahead & -ahead).bit_length() - 1
+            partition = _next_partition(occupied, turn)
             lane = lanes[partition]
             row, heap = lane.row, lane.heap
             entry = lane.pop() if heap else row.popleft()

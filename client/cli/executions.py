@@ -30,6 +30,7 @@ def get(asker: Asker, /, execution_id: str, **fresh: Any) -> None:
 @click.option("--queue")
 @click.option("--job", help="Of this job only.")
 @click.option("--state", help="scheduled, retry, leased, running, succeeded, dead, …")
+@click.option("--tag", help="Of jobs that have this tag.")
 @limit_option
 @freshness_options
 @asks
@@ -39,13 +40,14 @@ def list_executions(
     queue: str | None,
     job: str | None,
     state: str | None,
+    tag: str | None,
     limit: int,
     **fresh: Any,
 ) -> None:
     """List executions, newest first."""
     views = asker.collect(
         lambda client, page_size: client.executions(
-            queue=queue, job=job, state=state, page_size=page_size, **fresh
+            queue=queue, job=job, state=state, tag=tag, page_size=page_size, **fresh
         ),
         limit,
     )
@@ -81,6 +83,7 @@ def _one(view: ExecutionView) -> str:
             ("origin", view.origin),
             ("nominal", view.nominal_at),
             ("due", view.due_at),
+            ("expires", view.expires_at),
             ("finished", view.finished_at),
             ("attempts", f"{view.attempts_used} of {view.max_attempts}"),
             ("result", None if view.result is None else output.compact(view.result)),

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from timeball.client.cli import output
 from timeball.client.cli.asking import Asker, asks, freshness_options, limit_option
+from timeball.client.cli.demands import demand_options, tell_demands
 from timeball.client.cli.durations import DURATION
 from timeball.client.cli.keying import key_options, tell_key
 from timeball.client.cli.naming import takes_a_job
@@ -56,6 +57,12 @@ def job() -> None:
     "--attempt-timeout", "attempt_timeout_ms", type=DURATION, help="Longest time for one attempt."
 )
 @key_options
+@click.option(
+    "--concurrency-key",
+    default="",
+    help="Of the jobs of one key only so many run at a time, by the queue's settings.",
+)
+@demand_options
 @asks
 def create(
     asker: Asker,
@@ -66,6 +73,7 @@ def create(
     retrying: dict[str, Any],
     attempt_timeout_ms: int | None,
     keyed: dict[str, Any],
+    demands: dict[str, Any],
     **definition: Any,
 ) -> None:
     """Create a job; without a schedule it is due at once."""
@@ -73,6 +81,7 @@ def create(
         payload=_payload(payload),
         retry=revised(Retry(), retrying),
         timeout_ms=attempt_timeout_ms,
+        **demands,
     )
     if name is not None:
         _put(asker, name, schedule, keyed, definition)
@@ -92,6 +101,8 @@ def _put(
         raise click.UsageError("--name and --key exclude each other")
     if not isinstance(schedule, Timetable):
         raise click.UsageError("--name goes with a schedule that recurs, such as --cron or --every")
+    if "expires_at" in definition:
+        raise click.UsageError("--name goes with --expires-after, not with --expires-at")
     timetable = schedule
     answer = asker.ask(lambda client: client.put_job(name, schedule=timetable, **definition))
     asker.show(answer, lambda: changed(answer))
@@ -106,6 +117,12 @@ def _put(
     "--attempt-timeout", "attempt_timeout_ms", type=DURATION, help="Longest time for one attempt."
 )
 @click.option("--no-attempt-timeout", is_flag=True, help="No bound for the time of an attempt.")
+@demand_options
+@click.option("--no-requires", is_flag=True, help="Any worker may get it.")
+@click.option("--no-tags", is_flag=True, help="It has no tags.")
+@click.option(
+    "--no-expiry", is_flag=True, help="It expires neither at an instant nor after a time."
+)
 @click.option(
     "--if-version", type=click.IntRange(1), help="Only if nobody changed it since this version."
 )
@@ -121,6 +138,10 @@ def update(
     retrying: dict[str, Any],
     attempt_timeout_ms: int | None,
     no_attempt_timeout: bool,
+    demands: dict[str, Any],
+    no_requires: bool,
+    no_tags: bool,
+    no_expiry: bool,
     if_version: int | None,
 ) -> None:
     """Change a job; what is not given stays, and a new schedule replaces the whole old one."""
@@ -131,6 +152,7 @@ def update(
         "schedule": _or_unset(schedule),
         "priority": _or_unset(priority),
         "timeout_ms": None if no_attempt_timeout else _or_unset(attempt_timeout_ms),
+        **_demanded(demands, no_requires, no_tags, no_expiry),
     }
     if not retrying and all(value is UNSET for value in given.values()):
         raise click.UsageError("nothing to change: give an option such as --payload or --cron")
@@ -158,6 +180,23 @@ async def _with_retry(
     return await client.update_job(job_id, **given, retry=retry, if_version=version)
 
 
+def _demanded(
+    demands: dict[str, Any], no_requires: bool, no_tags: bool, no_expiry: bool
+) -> dict[str, Any]:
+    """Take what is given, and empty what is to be taken away."""
+    nothing: dict[str, Any] = {}
+    if no_requires:
+        nothing["requires"] = ()
+    if no_tags:
+        nothing["tags"] = ()
+    if no_expiry:
+        nothing.update(expires_at=None, expires_after_ms=None)
+    if both := sorted(nothing.keys() & demands.keys()):
+        option = both[0].removesuffix("_ms").replace("_", "-").replace("tags", "tag")
+        raise click.UsageError(f"--{option} and its --no-… exclude each other")
+    return {**demands, **nothing}
+
+
 def _or_unset(value: T | None) -> T | UnsetType:
     return UNSET if value is None else value
 
@@ -175,16 +214,23 @@ def get(asker: Asker, job_id: str, /, **fresh: Any) -> None:
 @job.command(name="list")
 @click.option("--queue")
 @click.option("--state", help="active, completed or cancelled.")
+@click.option("--tag", help="Those that have this tag.")
 @limit_option
 @freshness_options
 @asks
 def list_jobs(
-    asker: Asker, /, queue: str | None, state: str | None, limit: int, **fresh: Any
+    asker: Asker,
+    /,
+    queue: str | None,
+    state: str | None,
+    tag: str | None,
+    limit: int,
+    **fresh: Any,
 ) -> None:
     """List jobs, newest first."""
     views = asker.collect(
         lambda client, page_size: client.jobs(
-            queue=queue, state=state, page_size=page_size, **fresh
+            queue=queue, state=state, tag=tag, page_size=page_size, **fresh
         ),
         limit,
     )
@@ -241,6 +287,7 @@ def _one(view: JobView) -> str:
             *tell_retry(view.retry),
             ("attempt timeout", f"{view.timeout_ms} ms" if view.timeout_ms else None),
             *tell_key(view),
+            *tell_demands(view),
             ("created", view.created_at),
             ("next fires", view.next_fires),
             ("executions", {k: n for k, n in view.execution_counts.items() if n}),

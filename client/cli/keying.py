@@ -12,22 +12,26 @@ from timeball.client.cli.durations import DURATION
 from timeball.client.messages import Idempotency, JobView, KeyScope, KeyUntil, OnDuplicate
 
 P = ParamSpec("P")
-_RULE = ("window_ms", "scope", "until", "on_duplicate")
+_RULE = {
+    "key_window_ms": "window_ms",
+    "key_scope": "scope",
+    "key_until": "until",
+    "on_duplicate": "on_duplicate",
+}
+"""The fields of a rule by their parameters."""
 
 _OPTIONS = (
     click.option("--key", help="Idempotency key: the same key makes no second job while it holds."),
     click.option(
-        "--key-window", "window_ms", type=DURATION, help="How long the key holds. [1 day]"
+        "--key-window", "key_window_ms", type=DURATION, help="How long the key holds. [1 day]"
     ),
     click.option(
         "--key-until",
-        "until",
         type=click.Choice(get_args(KeyUntil)),
         help="Until when: `job_ends` is for at most one job of the key at a time. [window_ends]",
     ),
     click.option(
         "--key-scope",
-        "scope",
         type=click.Choice(get_args(KeyScope)),
         help="Where the key is known. [cluster]",
     ),
@@ -44,7 +48,8 @@ def key_options(command: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        rule = {name: value for name in _RULE if (value := kwargs.pop(name)) is not None}
+        given = {field: kwargs.pop(name) for name, field in _RULE.items()}
+        rule = {field: value for field, value in given.items() if value is not None}
         kwargs["keyed"] = _keyed(kwargs.pop("key"), rule)
         command(*args, **kwargs)
 

@@ -32,6 +32,7 @@ class Ran(NamedTuple):
     lease_ms: int
     drain_ms: int
     name: str | None
+    tags: tuple[str, ...]
 
 
 @click.command()
@@ -102,6 +103,12 @@ class Ran(NamedTuple):
     help="At SIGTERM: how long what runs may go on. A second one ends it.",
 )
 @click.option("--name", help="What attempts call this worker. [host, process and chance]")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    help="What it offers to jobs that require something; repeat it.",
+)
 @click.option("--quiet", is_flag=True, help="Log no line for each execution.")
 @url_option
 def worker(
@@ -114,6 +121,7 @@ def worker(
     lease_ms: int,
     drain_ms: int,
     name: str | None,
+    tags: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Run a command, or call a URL, for each execution of a queue.
@@ -123,12 +131,12 @@ def worker(
     _TIMEOUT_MS and _IDEMPOTENCY_KEY, or headers of such names, tell the rest. Exit code 0, or a
     status of 2xx, is success, and the output its result. It ends in good order at SIGTERM.
     """
-    refuse_bytes({"queue": queue, "exec": command, "http": target, "name": name})
+    refuse_bytes({"queue": queue, "exec": command, "http": target, "name": name, "tag": tags})
     if not LEASE_MS[0] <= lease_ms <= LEASE_MS[1]:
         raise click.BadParameter("a lease is 500ms to 1h long", param_hint="--lease")
     if (command is None) == (target is None):
         raise click.UsageError("give --exec COMMAND or --http URL, and not both")
-    ran = Ran(nodes_of(urls), queue, concurrency, lease_ms, drain_ms, name)
+    ran = Ran(nodes_of(urls), queue, concurrency, lease_ms, drain_ms, name, tags)
     _log(quiet)
     if command is not None:
         runner: CommandRunner | WebhookRunner = _command_runner(command, **options)
@@ -155,6 +163,7 @@ async def _work(ran: Ran, runner: CommandRunner | WebhookRunner) -> None:
             concurrency=ran.concurrency,
             lease_ms=ran.lease_ms,
             name=ran.name,
+            tags=ran.tags,
         ).run(grace_ms=ran.drain_ms)
 
 

@@ -14,5 +14,6 @@ from timeball.client.messages.events import *
 from timeball.client.messages.executions import *
 from timeball.client.messages.fields import *
 from timeball.client.messages.jobs import *
+from timeball.client.messages.options import *
 from timeball.client.messages.schedules import *
 from timeball.client.messages.worker import *

@@ -16,6 +16,7 @@ from timeball.client.messages.fields import (
     Request,
 )
 from timeball.client.messages.jobs import TimetableView
+from timeball.client.messages.options import ExpiresAfter, JobOptions, Tags
 from timeball.client.messages.schedules import Retry, Schedule, Timetable
 
 
@@ -23,6 +24,8 @@ class JobUpdate(Request, frozen=True, kw_only=True):
     """New parts of a job's definition; what is left out stays as it is.
 
     What an execution began with it keeps to its end; those to come follow the new definition.
+    Requirements, tags and expiry are the job's own, at any moment: of what is not leased, all
+    follows them. `expires_at` is for a job that runs once; None takes away what there was.
     """
 
     payload: Any = UNSET
@@ -30,9 +33,13 @@ class JobUpdate(Request, frozen=True, kw_only=True):
     priority: Annotated[int, Meta(ge=0, le=9)] | UnsetType = UNSET
     retry: Retry | UnsetType = UNSET
     timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | UnsetType | None = UNSET
+    requires: Tags | UnsetType = UNSET
+    tags: Tags | UnsetType = UNSET
+    expires_at: Instant | UnsetType | None = UNSET
+    expires_after_ms: ExpiresAfter | UnsetType | None = UNSET
 
 
-class JobPut(Request, frozen=True, kw_only=True):
+class JobPut(JobOptions, frozen=True, kw_only=True):
     """The whole definition of a recurring job that has a name: created, or changed to this."""
 
     queue: NamedQueue = "default"

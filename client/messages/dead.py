@@ -29,11 +29,12 @@ class Replay(Request, frozen=True):
 class Replayed(Answer, frozen=True):
     """What a replay did to one execution.
 
-    "key_taken": its job had ended, and another has its idempotency key by now.
+    "expired": no attempt of it may begin any more. "key_taken": its job had ended, and another
+    has its idempotency key by now.
     """
 
     execution_id: str
-    status: Literal["replayed", "not_dead", "unknown", "key_taken"]
+    status: Literal["replayed", "expired", "not_dead", "unknown", "key_taken"]
 
 
 class ReplayAnswers(Answer, frozen=True):
@@ -82,9 +83,9 @@ class DeadSelection(Request, frozen=True, kw_only=True):
 class DeadMoved(Answer, frozen=True):
     """What became of a page of a selection: how many were found, and how many of these moved.
 
-    The others had left the dead letters meanwhile, or belong to a job that is not replayed: it was
-    cancelled, or its idempotency key is another job's by now. `cursor` leads to the next page;
-    None: there are no more.
+    The others had left the dead letters meanwhile, or are not replayed: they have expired, their
+    job was cancelled, or its idempotency key is another job's by now. `cursor` leads to the next
+    page; None: there are no more.
     """
 
     matched: int

@@ -43,6 +43,8 @@ class ExecutionView(Answer, frozen=True):
     cancel_requested: bool
     result: Any
     attempts: list[AttemptView]
+    expires_at: str | None = None
+    """No attempt begins then or later."""
 
 
 class ExecutionList(Answer, frozen=True):

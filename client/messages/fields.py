@@ -76,11 +76,15 @@ ExecutionStateName = Literal[
 ]
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of everything that a client sends."""
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Base of everything that a client sends.
+
+    Messages are trees, so reference counting alone frees them; the collector would walk
+    thousands of them at a time.
+    """
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """Base of everything that a node answers."""
 
 

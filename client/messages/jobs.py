@@ -11,6 +11,7 @@ from timeball.client.messages.fields import (
     MAX_BATCH,
     MAX_DELAY_MS,
     Answer,
+    Instant,
     Key,
     KeyScope,
     KeyUntil,
@@ -20,6 +21,7 @@ from timeball.client.messages.fields import (
     Request,
     RequestId,
 )
+from timeball.client.messages.options import JobOptions
 from timeball.client.messages.schedules import Retry, Schedule
 
 
@@ -38,10 +40,12 @@ class Idempotency(Request, frozen=True):
     on_duplicate: OnDuplicate = "return"
 
 
-class NewJob(Request, frozen=True):
+class NewJob(JobOptions, frozen=True, omit_defaults=True):
     """A job to create. Without a schedule it is due at once.
 
     `idempotency` says how its `idempotency_key` holds, where the defaults do not fit.
+    `expires_at` is for a job that runs once: an ISO 8601 instant with an offset, or epoch
+    milliseconds. With `expires_after_ms` too, the earlier of both counts.
     """
 
     queue: NamedQueue = "default"
@@ -53,6 +57,7 @@ class NewJob(Request, frozen=True):
     timeout_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
     idempotency_key: Key | None = None
     idempotency: Idempotency | None = None
+    expires_at: Instant | None = None
 
 
 class NewJobs(Request, frozen=True):
@@ -131,6 +136,11 @@ class JobView(Answer, frozen=True):
     timetable: TimetableView | None
     idempotency: KeyView | None = None
     """How its idempotency key holds; None without one, and once the key is free again."""
+    concurrency_key: str = ""
+    requires: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    expires_at: str | None = None
+    expires_after_ms: int | None = None
 
 
 class JobList(Answer, frozen=True):

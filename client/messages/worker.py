@@ -18,10 +18,14 @@ from timeball.client.messages.fields import (
     Token,
     WorkerName,
 )
+from timeball.client.messages.options import MAX_OFFERED, Tag
 
 
 class Claim(Request, frozen=True, kw_only=True):
-    """Ask for at most `max_executions` due executions of a queue, waiting up to `wait_ms`."""
+    """Ask for at most `max_executions` due executions of a queue, waiting up to `wait_ms`.
+
+    `tags` are what the worker offers: it gets what requires nothing else.
+    """
 
     queue: NamedQueue = "default"
     worker: WorkerName
@@ -29,6 +33,7 @@ class Claim(Request, frozen=True, kw_only=True):
     wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
     lease_ms: Annotated[int, Meta(ge=500, le=3_600_000)] = 10_000
     request_id: RequestId | None = None
+    tags: Annotated[tuple[Tag, ...], Meta(max_length=MAX_OFFERED)] = ()
 
 
 class Delivery(Answer, frozen=True):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from timeball.cluster.dispatch.leases import Lease
 from timeball.cluster.dispatch.seams import DispatchSettings
 from timeball.cluster.dispatch.waiting import Waiter
+from timeball.cluster.state.operations import NO_OPTIONS
 from timeball.cluster.state.records import Execution
 
 _PATIENCE_MS = 100
@@ -22,15 +23,25 @@ set back by less is waited for."""
 
 def by_queue(coming: Iterable[Sequence[Execution]], most: int) -> dict[str, list[Execution]]:
     """What comes due, given by instant in that order, for each queue; whole instants, with no
-    more than `most` executions together."""
+    more than `most` executions together.
+
+    A queue is left out from the instant on at which something requires what not every claim
+    offers: who gets what is decided when it is ready, then.
+    """
     queues: dict[str, list[Execution]] = {}
+    decided_ms: dict[str, int] = {}
     room = most
     for instant in coming:
         room -= len(instant)
         if room < 0:
             break
         for execution in instant:
-            queues.setdefault(execution.job.queue, []).append(execution)
+            queue, options = execution.job.queue, execution.job.options
+            if options is not NO_OPTIONS and options.requires:
+                decided_ms.setdefault(queue, execution.due_ms)
+            queues.setdefault(queue, []).append(execution)
+    for queue, due_ms in decided_ms.items():
+        queues[queue] = [one for one in queues[queue] if one.due_ms < due_ms]
     return queues
 
 

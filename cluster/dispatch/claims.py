@@ -100,7 +100,7 @@ class WaitingClaims:
         self._by_request: dict[str, Waiter] = {}
         """Claims that are not answered yet, in line or not, which repeats join."""
         self._matched: OrderedDict[str, None] = OrderedDict()
-        """Queues with both claims and work, the one whose turn it is first."""
+        """Queues with work that a claim in line may take, the one whose turn it is first."""
         self._early = EarlyAnswers()
         self._closed = False
 
@@ -127,10 +127,15 @@ class WaitingClaims:
         waiter = self._by_request.get(request.request_id)
         recalled = self._recall(request.request_id) if waiter is None else None
         if recalled is None and (waiter is None or waiter.in_line):
-            if not request.wait_ms and not self._ready.depth(request.queue):
+            if not request.wait_ms and not self._ready.has(request.queue, request.offered):
                 return []
             if (listening := self._line.listening) >= self._settings.max_waiting_claims:
                 raise TooManyClaims(f"{listening} claims wait already; try again later")
+            offers = self._line.offers(request.queue)
+            if request.offered not in offers and len(offers) >= self._settings.max_offers:
+                raise TooManyClaims(
+                    f"claims wait in this queue with {len(offers)} different sets of tags already"
+                )
         deadline_ms = self._timers.monotonic_ms() + (request.wait_ms or self._settings.at_once_ms)
         listener = Listener(asyncio.get_running_loop().create_future(), deadline_ms)
         if waiter is not None:
@@ -149,8 +154,8 @@ class WaitingClaims:
             raise
 
     def work_came(self, queue: str) -> None:
-        """There is ready work in a queue: wake the log if a claim waits for it."""
-        if queue in self._line:
+        """There is more ready work in a queue: wake the log if a claim waits that may take it."""
+        if self._line.first(queue, self._ready.has) is not None:
             self._match(queue)
 
     def bind(self, room: int) -> Iterator[tuple[Claim, int, Proposer]]:
@@ -160,17 +165,18 @@ class WaitingClaims:
         left = room
         while self._matched and not self._closed:
             queue = next(iter(self._matched))
-            waiter = self._line.first(queue)
-            most = min(self._settings.max_executions_per_claim, self._ready.depth(queue))
-            if waiter is None or not most:
+            waiter = self._line.first(queue, self._ready.has)
+            if waiter is None:
                 del self._matched[queue]
                 continue
-            most = min(most, waiter.request.max_executions)
+            request = waiter.request
+            most = min(request.max_executions, self._ready.count(queue, request.offered))
+            most = min(most, self._settings.max_executions_per_claim)
             if most > left and (left < room or not room):
                 # In the next turn: what is bound now is not written yet.
                 self._timers.call_soon(self._commit.wake)
                 break
-            taken = self._ready.take(queue, min(most, left))
+            taken = self._ready.take(queue, min(most, left), request.offered)
             left -= len(taken)
             self._matched.move_to_end(queue)
             yield self._bound(waiter, taken)
@@ -181,7 +187,7 @@ class WaitingClaims:
         """Bind claims to at most `room` executions that come due up to `until_ms`, given by
         instant in that order; one of each queue's claims is left waiting."""
         for queue, executions in by_queue(coming, room).items():
-            if not self._ready.depth(queue):  # else that goes first
+            if queue not in self._matched:  # else what is ready goes first
                 waiters = self._line.all_but_last(queue)
                 for waiter, taken in shares(waiters, executions, until_ms, self._settings):
                     self._foresee(taken)
@@ -196,6 +202,7 @@ class WaitingClaims:
             request.request_id,
             request.lease_ms,
             [(execution.job.id, execution.nominal_ms) for execution in taken],
+            tuple(sorted(request.offered)),
         )
         return operation, len(taken), _Bound(self, waiter, taken)
 
@@ -309,7 +316,7 @@ class WaitingClaims:
     def _wait(self, waiter: Waiter, *, first: bool = False) -> None:
         """A claim has no work, or none any more, and gets in line for it."""
         self._line.join(waiter, first=first)
-        if self._ready.depth(waiter.request.queue):
+        if self._ready.has(waiter.request.queue, waiter.request.offered):
             self._match(waiter.request.queue)
 
     def _match(self, queue: str) -> None:

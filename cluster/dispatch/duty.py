@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from timeball.cluster.dispatch.catchup import is_undecided
 from timeball.cluster.dispatch.claims import WaitingClaims
+from timeball.cluster.dispatch.expiries import Expiries
 from timeball.cluster.dispatch.leases import HELD, Leases
 from timeball.cluster.dispatch.planner import Planner
 from timeball.cluster.dispatch.ready import ReadyWork
@@ -25,6 +26,7 @@ from timeball.cluster.dispatch.seams import (
     Timers,
 )
 from timeball.cluster.state.machine import StateMachine
+from timeball.cluster.state.operations import NO_OPTIONS
 from timeball.cluster.state.overlap import waits
 from timeball.cluster.state.records import Execution, ExecutionState, Job
 from timeball.wheel import Timer, TimingWheel
@@ -77,6 +79,10 @@ class Duty:
             now_ms=self.now_ms, foresee=self._bind_ahead, let_go=self._let_go,
             derive=self.applied, earlier=self._wake_by,
         )  # fmt: skip
+        self.expiries = Expiries(
+            commit, timers, settings, instruments,
+            now_ms=max(self.now_ms(), 0), take_out=self._take_out_expired, derive=self.applied,
+        )  # fmt: skip
         self.planner = Planner(
             state, commit, timers, settings, instruments,
             derive=self._derive_job, wake=self._wake_now,
@@ -99,6 +105,7 @@ class Duty:
             self._wakeup = None
         self.claims.close()
         self.planner.close()
+        self.expiries.close()
         self.leases.close()
         self._to_load.clear()
         self._places.clear()
@@ -109,6 +116,7 @@ class Duty:
         now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
         hold, drop, places = self.leases.hold, self.leases.drop, self._places
         scheduled: dict[Execution, None] = {}  # an entry may touch one more than once
+        expiries = self.expiries
         for record in touched:
             if type(record) is not Execution:
                 assert isinstance(record, Job)
@@ -119,6 +127,8 @@ class Duty:
                     scheduled[undecided] = None
                 continue
             state = record.state
+            if expiries:
+                expiries.forget(record)
             if state is _SCHEDULED:
                 if record.token:  # else it was never leased
                     drop(record)
@@ -148,6 +158,8 @@ class Duty:
                 self._wake_now()
                 return
             self._firing_to_ms = None
+            if self.expiries:
+                self.expiries.advance(log_time_ms, self._settings.step)
             room = min(room, self._settings.executions_per_entry)
             for bound in self.claims.bind(room):
                 room -= bound[1]
@@ -189,12 +201,18 @@ class Duty:
                 continue
             due_ms = execution.due_ms
             if due_ms <= now_ms:
+                if self._has_expired(execution, now_ms):
+                    continue
                 if execution.job.recurrence is None or not self._is_held_back(execution, now_ms):
                     due.append(execution)
             elif due_ms < loaded_to_ms:
                 places[execution] = insert(due_ms, execution)
         if due:
             self._make_ready(due)
+
+    def _has_expired(self, execution: Execution, now_ms: int) -> bool:
+        """Whether a due execution is only to be skipped; else that is seen to for later."""
+        return execution.job.options is not NO_OPTIONS and self.expiries.watch(execution, now_ms)
 
     def _is_held_back(self, execution: Execution, now_ms: int) -> bool:
         """Whether a due occurrence of a timetable is not to be ready yet.
@@ -231,6 +249,10 @@ class Duty:
         del self._places[item]
         return True
 
+    def _take_out_expired(self, execution: Execution) -> bool:
+        """Have what has expired no more be ready; False if a claim has it."""
+        return execution not in self._places or self._take_out(execution)
+
     def _let_go(self, executions: Sequence[Execution]) -> None:
         """A claim under way has them no more."""
         if not self._closed:
@@ -259,7 +281,9 @@ class Duty:
             if type(item) is Execution:
                 assert item.state is _SCHEDULED, "a timer outlived its reason"
                 assert item.due_ms <= now_ms, "never early"
-                if item.job.recurrence is None:
+                if self._has_expired(item, now_ms):
+                    del self._places[item]
+                elif item.job.recurrence is None:
                     due.append(item)
                 elif self._is_held_back(item, now_ms):
                     del self._places[item]
@@ -299,6 +323,7 @@ class Duty:
         self.claims.hand_over(now_ms)
         more = self._fire(now_ms)
         self.planner.step(now_ms)
+        more |= self.expiries.advance(now_ms, step)
         more |= self.leases.advance(monotonic_ms, step)
         more |= self.claims.expire(monotonic_ms, step)
         self._arm(now_ms, monotonic_ms, soon=more)
@@ -351,7 +376,11 @@ class Duty:
         if self._wakeup is not None and self._wake_at_ms <= monotonic_ms + 1:
             return  # nothing that lies ahead can be sooner
         at_ms = monotonic_ms + self._settings.longest_wait_ms
-        for due_ms in (self._next_due_ms(now_ms), self.claims.next_due_ms()):
+        for due_ms in (
+            self._next_due_ms(now_ms),
+            self.claims.next_due_ms(),
+            self.expiries.next_ms(),
+        ):
             if due_ms is not None:
                 at_ms = min(at_ms, monotonic_ms + due_ms - now_ms)
         for expiry_ms in (self.leases.next_expiry_ms(), self.claims.next_deadline_ms()):

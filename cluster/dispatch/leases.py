@@ -119,8 +119,7 @@ class Leases:
                 return known
             self.drop(execution)
         assert execution.state in HELD
-        assert execution.attempts is not None, "a token was granted, so there is an attempt"
-        attempt = execution.attempts[-1]
+        attempt = execution.latest
         lease_ms = attempt.lease_ms
         begin_ms = monotonic_ms + 1  # a millisecond that has begun is not over
         if (ahead_ms := execution.due_ms - self._state.log_time_ms) > 0:

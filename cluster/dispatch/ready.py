@@ -1,11 +1,12 @@
-"""What is due on this leader: one ready queue for each named queue that has work."""
+"""What is due on this leader, by named queue and by what it requires of a claim."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from timeball.cluster.state.operations import NO_OPTIONS
 from timeball.cluster.state.records import Execution, definition_of
-from timeball.wheel import ReadyQueue, partition_of, partition_of_numbers
+from timeball.wheel import NOTHING, ReadySets, partition_of, partition_of_numbers
 
 _IDLE_QUEUES_KEPT = 256
 
@@ -15,19 +16,25 @@ class ReadyWork:
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
-        self._queues: dict[str, ReadyQueue[Execution]] = {}
+        self._queues: dict[str, ReadySets[Execution]] = {}
 
     def push(self, executions: Iterable[Execution]) -> Iterable[str]:
         """Let due executions wait, none of which does yet; the queues that they wait in."""
         partitions = self._partitions
+        push: Callable[[Execution, int, int, int, int], None]
         pushes: dict[str, Callable[[Execution, int, int, int, int], None]] = {}
+        demanding: set[str] = set()
         latest_key, latest_partition = "", 0
         for execution in executions:
             job = execution.job
             name, key, one_shot = job.queue, job.partition_key, job.recurrence is None
-            push = pushes.get(name)
-            if push is None:
-                push = pushes[name] = self._queue_named(name).push
+            if job.options is not NO_OPTIONS and job.options.requires:
+                demanding.add(name)
+                push = self._queue_named(name).of(job.options.requires).push
+            elif (known := pushes.get(name)) is not None:
+                push = known
+            else:
+                push = pushes[name] = self._queue_named(name).of(()).push
             if not key:
                 # The occurrences of a timetable keep their order.
                 number = execution.nominal_ms if one_shot else 0
@@ -39,17 +46,27 @@ class ReadyWork:
                 latest_partition = partition = partition_of(key, partitions)
             priority = job.priority if one_shot else definition_of(execution).priority
             push(execution, partition, priority, execution.due_ms, execution.sequence)
-        return pushes
+        return pushes.keys() | demanding if demanding else pushes
 
     def discard(self, execution: Execution) -> bool:
         """It is not to be handed out; False if it was not ready."""
         queue = self._queues.get(execution.job.queue)
-        return queue is not None and queue.discard(execution)
+        return queue is not None and queue.discard(execution, execution.job.options.requires)
 
-    def take(self, queue: str, limit: int) -> list[Execution]:
-        """The next executions of a queue; they wait no more."""
+    def take(self, queue: str, limit: int, offered: frozenset[str] = NOTHING) -> list[Execution]:
+        """The next executions of a queue that require nothing else; they wait no more."""
         ready = self._queues.get(queue)
-        return [] if ready is None else ready.take(limit)
+        return [] if ready is None else ready.take(limit, offered)
+
+    def has(self, queue: str, offered: frozenset[str] = NOTHING) -> bool:
+        """Whether there is an execution in a queue that requires nothing else."""
+        ready = self._queues.get(queue)
+        return ready is not None and ready.has(offered)
+
+    def count(self, queue: str, offered: frozenset[str]) -> int:
+        """How many executions of a queue there are that require nothing else."""
+        ready = self._queues.get(queue)
+        return 0 if ready is None else ready.count(offered)
 
     def depth(self, queue: str) -> int:
         """Due executions that wait for a claim."""
@@ -61,14 +78,14 @@ class ReadyWork:
         ready = self._queues.get(queue)
         return None if ready is None else ready.oldest_due_ms()
 
-    def _queue_named(self, name: str) -> ReadyQueue[Execution]:
+    def _queue_named(self, name: str) -> ReadySets[Execution]:
         queue = self._queues.get(name)
         return self._add_queue(name) if queue is None else queue
 
-    def _add_queue(self, name: str) -> ReadyQueue[Execution]:
+    def _add_queue(self, name: str) -> ReadySets[Execution]:
         if len(self._queues) >= _IDLE_QUEUES_KEPT:
             # A queue takes some kilobytes: those that ran empty make room.
             for idle in [name for name, queue in self._queues.items() if not queue]:
                 del self._queues[idle]
-        queue = self._queues[name] = ReadyQueue(self._partitions)
+        queue = self._queues[name] = ReadySets(self._partitions)
         return queue

@@ -85,6 +85,8 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of each ready queue."""
     max_waiting_claims: int = 10_000
     """Over all queues; one more is refused."""
+    max_offers: int = 256
+    """Different sets of tags that the claims which wait for one queue offer."""
     max_executions_per_claim: int = 1_000
     executions_per_entry: int = 1_000
     """Claims are bound for one entry until these are bound; the rest goes into the next ones,

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from heapq import merge
 from itertools import islice
+from operator import attrgetter
+from typing import TypeAlias
 
 import msgspec
 
 from timeball.cluster.dispatch.leases import Lease
-from timeball.wheel import Timer, TimingWheel
+from timeball.wheel import NOTHING, Timer, TimingWheel
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +29,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_executions: int
     wait_ms: int
     lease_ms: int
+    offered: frozenset[str] = NOTHING
+    """The tags that it offers: it gets what requires nothing else."""
 
 
 class Listener:
@@ -44,25 +49,36 @@ class Listener:
 class Waiter:
     """One claim, and everybody who listens for its answer."""
 
-    __slots__ = ("in_line", "listeners", "request")
+    __slots__ = ("in_line", "listeners", "place", "request")
 
     def __init__(self, request: ClaimRequest) -> None:
         self.request = request
         self.listeners: list[Listener] = []
         self.in_line = False
         """Whether it waits for work. If not, it has work, or is answered."""
+        self.place = 0
+        """Where it stands in line: those with lower ones have their turn before it."""
+
+
+_Group: TypeAlias = OrderedDict[Waiter, None]
+"""Claims of one queue that offer the same, in line."""
+
+
+_NOBODY: dict[frozenset[str], _Group] = {}
 
 
 class WaitingLine:
-    """Claims without work, first come first served in each queue."""
+    """Claims without work, first come first served in each queue, among those that may take what
+    there is: so those that offer the same stand together."""
 
     def __init__(self, monotonic_ms: int, earlier: Callable[[int], None]) -> None:
         """`earlier` is told of each new deadline on the monotonic clock."""
-        self._queues: dict[str, OrderedDict[Waiter, None]] = {}
+        self._queues: dict[str, dict[frozenset[str], _Group]] = {}
         self._deadlines: TimingWheel[tuple[Waiter, Listener]] = TimingWheel(monotonic_ms)
         self._earlier = earlier
         self.count = 0
         """Claims, over all queues."""
+        self._first_place = self._last_place = 0
 
     @property
     def listening(self) -> int:
@@ -78,27 +94,47 @@ class WaitingLine:
         return queue in self._queues
 
     def __iter__(self) -> Iterator[Waiter]:
-        for waiters in self._queues.values():
-            yield from waiters
+        for groups in self._queues.values():
+            for waiters in groups.values():
+                yield from waiters
 
     def depth(self, queue: str) -> int:
         """Claims that wait for work of a queue."""
-        return len(self._queues.get(queue, ()))
+        return sum(map(len, self._queues.get(queue, _NOBODY).values()))
 
-    def first(self, queue: str) -> Waiter | None:
-        """Whose turn it is."""
-        return next(iter(self._queues.get(queue, ())), None)
+    def offers(self, queue: str) -> Collection[frozenset[str]]:
+        """What the claims that wait for work of a queue offer."""
+        return self._queues.get(queue, _NOBODY).keys()
+
+    def first(self, queue: str, may_take: Callable[[str, frozenset[str]], bool]) -> Waiter | None:
+        """Whose turn it is among the claims that offer enough: `may_take` is asked about a
+        queue and what is offered there."""
+        first: Waiter | None = None
+        for offered, waiters in self._queues.get(queue, _NOBODY).items():
+            waiter = next(iter(waiters))
+            if (first is None or waiter.place < first.place) and may_take(queue, offered):
+                first = waiter
+        return first
 
     def all_but_last(self, queue: str) -> Iterator[Waiter]:
         """The claims of a queue in the order of their turns, without the one that came last."""
-        return islice(self._queues.get(queue, ()), max(self.depth(queue) - 1, 0))
+        groups = self._queues.get(queue, _NOBODY)
+        in_line = merge(*groups.values(), key=attrgetter("place"))
+        return islice(in_line, max(self.depth(queue) - 1, 0))
 
     def join(self, waiter: Waiter, *, first: bool = False) -> None:
         """A claim begins to wait, behind all others of its queue or before them."""
-        waiters = self._queues.setdefault(waiter.request.queue, OrderedDict())
+        request = waiter.request
+        groups = self._queues.setdefault(request.queue, {})
+        waiters = groups.setdefault(request.offered, OrderedDict())
         waiters[waiter] = None
         if first:
             waiters.move_to_end(waiter, last=False)
+            self._first_place -= 1
+            waiter.place = self._first_place
+        else:
+            self._last_place += 1
+            waiter.place = self._last_place
         waiter.in_line = True
         self.count += 1
         for listener in waiter.listeners:
@@ -106,11 +142,14 @@ class WaitingLine:
 
     def leave(self, waiter: Waiter) -> None:
         """A claim waits no more; its listeners stay with it."""
-        queue = waiter.request.queue
-        waiters = self._queues[queue]
+        request = waiter.request
+        groups = self._queues[request.queue]
+        waiters = groups[request.offered]
         del waiters[waiter]
         if not waiters:
-            del self._queues[queue]
+            del groups[request.offered]
+            if not groups:
+                del self._queues[request.queue]
         waiter.in_line = False
         self.count -= 1
         for listener in waiter.listeners:

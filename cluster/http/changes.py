@@ -12,6 +12,7 @@ from timeball.client.errors import InvalidRequest, PreconditionFailed
 from timeball.cluster.http.codec import BodyDecoder, pack_value
 from timeball.cluster.http.definitions import build_job, find_job, read_job_id, read_policy
 from timeball.cluster.http.exchange import Answered, Request
+from timeball.cluster.http.options import read_changed_options
 from timeball.cluster.http.paging import read_query
 from timeball.cluster.http.preconditions import (
     IF_NONE_MATCH,
@@ -25,10 +26,10 @@ from timeball.cluster.http.preconditions import (
 from timeball.cluster.http.refusals import change_refusal
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.schedule_views import show_fires
-from timeball.cluster.http.schedules import read_schedule
+from timeball.cluster.http.schedules import Plan, read_schedule
 from timeball.cluster.http.services import Services
 from timeball.cluster.state import operations
-from timeball.cluster.state.operations import DEFAULT_POLICY
+from timeball.cluster.state.operations import DEFAULT_POLICY, NO_OPTIONS
 from timeball.cluster.state.records import Job
 from timeball.cluster.state.verdicts import Changed, ChangeStatus
 
@@ -104,7 +105,12 @@ class Changes:
         if job is None:
             raise PreconditionFailed("no job has this name")
         new = self._build(body, job)
-        if (new.queue, new.partition_key) != (job.queue, job.partition_key):
+        options = new.options or NO_OPTIONS
+        if (new.queue, new.partition_key, options.concurrency_key) != (
+            job.queue,
+            job.partition_key,
+            job.options.concurrency_key,
+        ):
             return Changed(ChangeStatus.FIXED, job.id, job.version)
         version = condition.version_of(job, named=True)
         if version is None:
@@ -115,6 +121,9 @@ class Changes:
             priority=new.priority,
             timeout_ms=new.timeout_ms,
             timetable=new.timetable,
+            requires=options.requires,
+            tags=options.tags,
+            expires_after_ms=options.expires_after_ms,
         )
         changed: Changed = await services.propose(operations.UpdateJob(job.id, version, change))
         if changed.status in (ChangeStatus.UNKNOWN, ChangeStatus.ENDED):
@@ -161,6 +170,7 @@ class Changes:
 
 def _changed_parts(body: messages.JobUpdate, job: Job, now_ms: int) -> operations.Change:
     given: dict[str, object] = {}
+    plan: Plan | None = None
     if body.payload is not msgspec.UNSET:
         given["payload"] = pack_value(body.payload, "payload")
     if body.retry is not msgspec.UNSET:
@@ -177,6 +187,7 @@ def _changed_parts(body: messages.JobUpdate, job: Job, now_ms: int) -> operation
             given["first_ms"] = plan.first_ms
         else:
             given["delay_ms"] = plan.delay_ms
+    given.update(read_changed_options(body, job, plan))
     return operations.Change(**given)  # type: ignore[arg-type]
 
 

@@ -56,6 +56,7 @@ class Claims:
                     max_executions=body.max_executions,
                     wait_ms=body.wait_ms,
                     lease_ms=body.lease_ms,
+                    offered=frozenset(body.tags),
                 )
             )
         except TooManyClaims as error:

@@ -200,6 +200,8 @@ def _replayed(execution_id: str, verdict: Verdict) -> messages.Replayed:
             return messages.Replayed(execution_id, "replayed")
         case Verdict.UNKNOWN:
             return messages.Replayed(execution_id, "unknown")
+        case Verdict.EXPIRED:
+            return messages.Replayed(execution_id, "expired")
         case Verdict.KEY_TAKEN:
             return messages.Replayed(execution_id, "key_taken")
         case _:  # not dead, or its job has been cancelled

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+import msgspec
+
 from timeball.client import messages
 from timeball.client.errors import InvalidRequest
 from timeball.cluster.http.codec import fingerprint, pack_value
 from timeball.cluster.http.exchange import Request
+from timeball.cluster.http.options import read_options, weight_of_options
 from timeball.cluster.http.refusals import no_such_job
 from timeball.cluster.http.schedules import read_schedule
 from timeball.cluster.http.services import Services
@@ -22,7 +25,7 @@ _TIME_BYTES = 9
 """… of which each takes this."""
 
 
-class Built(NamedTuple):
+class Built(msgspec.Struct, frozen=True, gc=False):
     """The operation for one job; `over` says why the state will refuse to create it anew.
 
     That the timetable is over is no reason not to ask: the request may be the repeat of one that
@@ -57,6 +60,7 @@ def build_job(
     if not repeatable:
         plan.settled()
     policy = read_policy(body.retry, prefix)
+    options = read_options(body, plan, prefix)
     payload = pack_value(body.payload, f"{prefix}payload")
     mark = b""
     if key:
@@ -68,6 +72,7 @@ def build_job(
             body.partition_key,
             policy,
             body.timeout_ms,
+            *(() if options is None else (options,)),
         )
     job = operations.NewJob(
         body.queue,
@@ -81,6 +86,7 @@ def build_job(
         body.timeout_ms or 0,
         key,
         mark,
+        options,
         key_rule=rule,
     )
     return Built(job, plan.over)
@@ -151,7 +157,7 @@ def _policy(retry: messages.Retry) -> operations.RetryPolicy | _Contradiction | 
 
 def weight_of(job: operations.NewJob) -> int:
     """About how many bytes a job takes in the log, rather more than less."""
-    weight = len(job.payload) + _OVERHEAD_BYTES
+    weight = len(job.payload) + _OVERHEAD_BYTES + weight_of_options(job.options)
     if job.retry is not None:
         weight += sum(4 * len(name) for name in job.retry.non_retryable_errors)
     if job.timetable is not None:

@@ -93,6 +93,7 @@ OF_A_KIND: dict[Kind, tuple[Refusal, ...]] = {
 INVALID_KEY = Refusal(errors.KeyReused, 422)
 NOT_FOUND = Refusal(errors.NotFound, 404)
 CONFLICT = Refusal(errors.Conflict, 409)
+DUPLICATE = Refusal(errors.DuplicateJob, 409)
 LEASE_LOST = Refusal(errors.LeaseLost, 409)
 PRECONDITION = Refusal(errors.PreconditionFailed, 412)
 FULL = Refusal(errors.Overloaded, 429)

@@ -19,6 +19,7 @@ from timeball.cluster.http.paging import (
     read_limit,
     read_query,
     read_queue,
+    read_tag,
     write_cursor,
 )
 from timeball.cluster.http.routes import Route
@@ -114,12 +115,13 @@ class Executions:
     async def list_page(self, request: Request) -> Answered:
         """A page of executions."""
         services = self._services
-        known = (*FRESHNESS, "queue", "job", "state", "limit", "cursor")
+        known = (*FRESHNESS, "queue", "job", "state", "tag", "limit", "cursor")
         parameters = read_query(request.query, known)
         limit = read_limit(parameters)
         queue = read_queue(parameters)
         job_id = read_job(parameters)
         state = read_choice(parameters, "state", EXECUTION_STATES)
+        tag = read_tag(parameters)
         position = read_cursor(parameters, "executions", 2)
         await services.wait_until_fresh(parameters)
         services.require_known_queue(queue)
@@ -130,10 +132,11 @@ class Executions:
                 limit=limit,
                 queue=queue,
                 state=EXECUTION_STATES[state] if state else None,
+                tag=tag,
             )
             found, following = page.items, page.next_after
         else:
-            found, following = self._of_job(job_id, queue, state, after, limit)
+            found, following = self._of_job(job_id, queue, state, tag, after, limit)
         whole = len(found)
         found = that_fit(found)
         if len(found) < whole:
@@ -150,6 +153,7 @@ class Executions:
         job_id: int,
         queue: str | None,
         state: str | None,
+        tag: str | None,
         after: tuple[int, int] | None,
         limit: int,
     ) -> tuple[list[Execution], tuple[int, int] | None]:
@@ -162,6 +166,7 @@ class Executions:
             if (after is None or (job_id, execution.nominal_ms) < after)
             and queue in (None, job.queue)
             and state in (None, execution_state(execution))
+            and (tag is None or tag in job.options.tags)
         ]
         page = found[:limit]
         return page, (job_id, page[-1].nominal_ms) if len(found) > limit else None
@@ -296,7 +301,7 @@ def that_fit(found: list[Execution]) -> list[Execution]:
 
 
 def _shown_size(execution: Execution) -> int:
-    attempts = execution.attempts or ()
+    attempts = execution.attempts
     errors = [attempt.error for attempt in attempts if attempt.error is not None]
     texts = sum(len(one.error_type) + len(one.message) + len(one.backtrace) for one in errors)
     return len(execution.result) + texts

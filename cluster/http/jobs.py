@@ -30,11 +30,17 @@ from timeball.cluster.http.paging import (
     read_limit,
     read_query,
     read_queue,
+    read_tag,
     write_cursor,
 )
 from timeball.cluster.http.preconditions import etag_of, named_etag_of, refuse_conditions
 from timeball.cluster.http.problems import cluster_full
-from timeball.cluster.http.refusals import FULL, KEYS_FULL, no_such_job
+from timeball.cluster.http.refusals import (
+    FULL,
+    KEYS_FULL,
+    no_such_job,
+    too_many_requirements,
+)
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.schedule_views import show_first_fires
 from timeball.cluster.http.services import Services, propose_all
@@ -154,11 +160,11 @@ class Jobs:
         turns = self._turns
         await turns.begin()
         results: list[messages.JobCreated] = []
-        for (job, over), verdict, prefix in zip(jobs, created, _PREFIXES, strict=False):
+        for built, verdict, prefix in zip(jobs, created, _PREFIXES, strict=False):
             if verdict.status in _EXISTING:
-                results.append(self._created(job, verdict))
+                results.append(self._created(built.job, verdict))
             else:
-                problem = _refusal(verdict, prefix, over).problem()
+                problem = _refusal(verdict, prefix, built.over).problem()
                 results.append(messages.JobCreated(status="refused", problem=problem))
             if turns.clock() >= turns.ends_s:
                 await turns.share()
@@ -194,10 +200,13 @@ class Jobs:
     async def list_page(self, request: Request) -> Answered:
         """A page of jobs."""
         services = self._services
-        parameters = read_query(request.query, (*FRESHNESS, "queue", "state", "limit", "cursor"))
+        parameters = read_query(
+            request.query, (*FRESHNESS, "queue", "state", "tag", "limit", "cursor")
+        )
         limit = read_limit(parameters)
         queue = read_queue(parameters)
         state = read_choice(parameters, "state", JOB_STATES)
+        tag = read_tag(parameters)
         after = read_cursor(parameters, "jobs", 1)
         await services.wait_until_fresh(parameters)
         services.require_known_queue(queue)
@@ -206,6 +215,7 @@ class Jobs:
             limit=limit,
             queue=queue,
             state=JOB_STATES[state] if state else None,
+            tag=tag,
         )
         jobs = page.items[: fitting(len(job.payload) for job in page.items)]
         following = page.next_after if len(jobs) == len(page.items) else jobs[-1].id
@@ -281,6 +291,8 @@ def _refusal(refused: Created, prefix: str, over: InvalidRequest | None) -> Time
             return cluster_full(FULL)
         case CreateStatus.KEYS_FULL:
             return cluster_full(KEYS_FULL)
+        case CreateStatus.TOO_MANY_REQUIREMENTS:
+            return too_many_requirements(prefix)
         case _:
             assert status is CreateStatus.INVALID
             if over is not None:

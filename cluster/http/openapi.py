@@ -45,9 +45,9 @@ _HEADERS: dict[str, dict[str, Any]] = {
         "schema": {"type": "integer", "minimum": 0},
     },
     "ETag": {
-        "description": "The version of the job, for `If-Match`.",
+        "description": "The version, for `If-Match`.",
         "required": True,
-        "schema": {"type": "string", "pattern": '^"([1-9][0-9]*-)?[1-9][0-9]*"$'},
+        "schema": {"type": "string", "pattern": '^"([1-9][0-9]*-)?(0|[1-9][0-9]*)"$'},
     },
     "Location": {
         "description": "The path of what was made.",
@@ -198,7 +198,8 @@ def _reply(reply: Reply, schemas: _Schemas) -> dict[str, Any]:
     if reply.message is None:
         kind = "object" if reply.media_type == CONTENT_TYPES["json"] else "string"
         content = {reply.media_type: {"schema": {"type": kind}}}
-        return {"description": reply.when, "content": content}
+        headers = {"headers": _headers(*reply.headers)} if reply.headers else {}
+        return {"description": reply.when, **headers, "content": content}
     schema = schemas.of(reply.message)
     if reply.media_type == EVENT_STREAM:
         content = {EVENT_STREAM: {"schema": _frame(schema)}}

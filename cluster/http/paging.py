@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from timeball.client.errors import InvalidRequest
-from timeball.client.messages import MAX_BATCH, decode_job_id
+from timeball.client.messages import MAX_BATCH, MAX_TAG, decode_job_id
 from timeball.cluster.http.codec import check_queue_name
 
 DEFAULT_LIMIT = 100
@@ -90,6 +90,14 @@ def read_job_text(text: str | None, field: str) -> int | None:
         return decode_job_id(text)
     except ValueError as error:
         raise InvalidRequest.at(field, str(error)) from error
+
+
+def read_tag(parameters: dict[str, str]) -> str | None:
+    """The `tag` to restrict a list to."""
+    tag = parameters.get("tag")
+    if tag is not None and not 0 < len(tag) <= MAX_TAG:
+        raise InvalidRequest.at("tag", f"expected 1 to {MAX_TAG} characters, got {len(tag)}")
+    return tag
 
 
 def read_choice(parameters: dict[str, str], name: str, choices: Collection[str]) -> str | None:

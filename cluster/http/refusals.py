@@ -6,12 +6,14 @@ from timeball.client.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
+    Overloaded,
     PreconditionFailed,
     TimeballError,
 )
 from timeball.client.messages import FieldError
 from timeball.cluster.http.exchange import Request
 from timeball.cluster.http.problems import cluster_full
+from timeball.cluster.state.limits import MAX_REQUIREMENTS
 from timeball.cluster.state.records import Job
 from timeball.cluster.state.verdicts import Changed, ChangeStatus
 
@@ -41,9 +43,20 @@ def change_refusal(changed: Changed, request: Request, job: Job | None) -> Timeb
             return _fixed(job)
         case ChangeStatus.FULL:
             return cluster_full(FULL)
+        case ChangeStatus.TOO_MANY_REQUIREMENTS:
+            return too_many_requirements("")
         case status:
             assert status is ChangeStatus.INVALID, status
             return InvalidRequest.at("body", "beyond the cluster's limits")
+
+
+def too_many_requirements(prefix: str) -> Overloaded:
+    """The jobs of a queue require too many different sets of tags."""
+    field = f"{prefix}requires"
+    detail = f"the jobs of this queue require {MAX_REQUIREMENTS} different sets of tags already"
+    error = cluster_full(f"{field}: {detail}")
+    error.errors.append(FieldError(field=field, detail=detail))
+    return error
 
 
 def not_recurring(request: Request) -> TimeballError:
@@ -65,7 +78,8 @@ def conflict_at(field: str, detail: str) -> Conflict:
 
 
 def _fixed(job: Job | None) -> Conflict:
-    stays = "the queue and the partition key of a job stay: cancel it, and put it anew"
+    stays = "the queue, partition key and concurrency key of a job stay: cancel it, and put it anew"
     if job is None:
         return Conflict(stays)
-    return conflict_at("queue", f"{stays}; it is {job.queue!r}, with {job.partition_key!r}")
+    keys = f"{job.partition_key!r} and {job.options.concurrency_key!r}"
+    return conflict_at("queue", f"{stays}; it is {job.queue!r}, with {keys}")

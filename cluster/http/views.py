@@ -8,7 +8,9 @@ from timeball.client import messages
 from timeball.cluster.http.codec import show_value
 from timeball.cluster.http.exchange import Form
 from timeball.cluster.http.instants import render_instant, render_optional
+from timeball.cluster.http.options import show_expiry
 from timeball.cluster.http.schedule_views import NEXT_FIRES, show_fires, show_timetable
+from timeball.cluster.state.expiry import expires_ms
 from timeball.cluster.state.keys import UNTIL_ENDED, KeyRecord
 from timeball.cluster.state.limits import MAX_TIME_MS
 from timeball.cluster.state.operations import RetryPolicy
@@ -90,6 +92,7 @@ def job_view(
 ) -> messages.JobView:
     """A job with its key; `fires` bounds how many instants of its timetable are computed."""
     counts: dict[str, int] = {}
+    options = job.options
     for execution in executions:
         name = execution_state(execution)
         counts[name] = counts.get(name, 0) + 1
@@ -110,6 +113,11 @@ def job_view(
         version=job.version,
         timetable=None if job.recurrence is None else timetable_view(job.recurrence),
         idempotency=None if key is None else _key_view(key),
+        concurrency_key=options.concurrency_key,
+        requires=options.requires,
+        tags=options.tags,
+        expires_at=show_expiry(options.expires_ms),
+        expires_after_ms=options.expires_after_ms or None,
     )
 
 
@@ -212,7 +220,8 @@ def execution_view(execution: Execution, form: Form, now_ms: int) -> messages.Ex
         max_attempts=definition_of(execution).retry.max_attempts,
         cancel_requested=execution.cancel_requested,
         result=show_value(execution.result, form),
-        attempts=[attempt_view(attempt) for attempt in execution.attempts or ()],
+        attempts=[attempt_view(attempt) for attempt in execution.attempts],
+        expires_at=show_expiry(expires_ms(execution)),
     )
 
 

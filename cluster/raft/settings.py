@@ -185,7 +185,7 @@ class CommitSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_entry_bytes: int = 1024 * 1024
     entry_weight: int = MAX_ENTRY_WEIGHT
     """Items of one entry, at most. An operation that weighs more has an entry of its own."""
-    entry_weight_least: int = 400
+    entry_weight_least: int = 250
     """What an entry may always hold, where that is less."""
     entry_apply_s: float = 0.003
     """Between the two, an entry holds what can be applied in this time, by what the latest ones

@@ -7,13 +7,16 @@ occurrence that is not due yet is taken back, and planned anew by the new timeta
 from __future__ import annotations
 
 from timeball.cluster.state import limits
+from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_execution, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.jobs import create, shared_policy
 from timeball.cluster.state.operations import (
     DEFAULT_POLICY,
+    NO_OPTIONS,
     Change,
     NewJob,
+    Options,
     PutJob,
     Timetable,
     UpdateJob,
@@ -26,14 +29,20 @@ from timeball.cluster.state.records import (
     JobState,
     Recurrence,
 )
-from timeball.cluster.state.soundness import is_sound_timetable
+from timeball.cluster.state.soundness import is_sound_options, is_sound_timetable
 from timeball.cluster.state.store import Store
-from timeball.cluster.state.timetables import find_timetable, stand_at_present
-from timeball.cluster.state.transitions import TERMINAL
+from timeball.cluster.state.timetables import find_timetable, skip_expired_of, stand_at_present
+from timeball.cluster.state.transitions import TERMINAL, Event
 from timeball.cluster.state.verdicts import Changed, ChangeStatus, CreateStatus
 from timeball.wheel import PRIORITIES
 
 _SCHEDULED = ExecutionState.SCHEDULED
+_REFUSALS = {
+    CreateStatus.FULL: ChangeStatus.FULL,
+    CreateStatus.TOO_MANY_REQUIREMENTS: ChangeStatus.TOO_MANY_REQUIREMENTS,
+    CreateStatus.INVALID: ChangeStatus.INVALID,
+}
+"""Why a put makes no new job; it has no key that could be known."""
 
 
 def update_job(store: Store, operation: UpdateJob) -> Changed:
@@ -59,10 +68,23 @@ def put_job(store: Store, operation: PutJob) -> Changed:
     assert job is named
     if operation.only_new:
         return Changed(ChangeStatus.OTHER_VERSION, job.id, job.version)
-    if (new.queue, new.partition_key) != (job.queue, job.partition_key):
+    options = new.options or NO_OPTIONS
+    if (new.queue, new.partition_key, options.concurrency_key) != (
+        job.queue,
+        job.partition_key,
+        job.options.concurrency_key,
+    ):
         return Changed(ChangeStatus.FIXED, job.id, job.version)
     change = Change(
-        new.payload, new.retry or DEFAULT_POLICY, new.priority, new.timeout_ms, new.timetable
+        new.payload,
+        new.retry or DEFAULT_POLICY,
+        new.priority,
+        new.timeout_ms,
+        new.timetable,
+        requires=options.requires,
+        tags=options.tags,
+        expires_ms=options.expires_ms,
+        expires_after_ms=options.expires_after_ms,
     )
     return _change(store, job, change)
 
@@ -71,18 +93,20 @@ def _create(store: Store, new: NewJob, name: str) -> Changed:
     created = create(store, new, name)
     if created.status is CreateStatus.CREATED:
         return Changed(ChangeStatus.CREATED, created.job, 1)
-    full = created.status is CreateStatus.FULL
-    return Changed(ChangeStatus.FULL if full else ChangeStatus.INVALID)
+    return Changed(_REFUSALS[created.status])
 
 
 def _change(store: Store, job: Job, change: Change) -> Changed:
-    definition = _definition(store, job, change)
-    if definition is None:
+    definition, options = _definition(store, job, change), _options(job, change)
+    if definition is None or options is None:
         return Changed(ChangeStatus.INVALID, job.id, job.version)
+    requires = options.requires
+    if requires != job.options.requires and not store.queues[job.queue].has_room_for(requires):
+        return Changed(ChangeStatus.TOO_MANY_REQUIREMENTS, job.id, job.version)
     if job.recurrence is None:
-        status = _change_once(store, job, change, definition)
+        status = _change_once(store, job, change, definition, options)
     else:
-        status = _change_recurring(store, job, change, definition)
+        status = _change_recurring(store, job, change, definition, options)
     if status is ChangeStatus.CHANGED:
         store.happened.append(of_job(job, Happened.JOB_UPDATED))
     return Changed(status, job.id, job.version)
@@ -107,7 +131,26 @@ def _definition(store: Store, job: Job, change: Change) -> Definition | None:
     return Definition(job.version + 1, payload, retry, priority, timeout_ms)
 
 
-def _change_once(store: Store, job: Job, change: Change, definition: Definition) -> ChangeStatus:
+def _options(job: Job, change: Change) -> Options | None:
+    """What the job is to ask for; None if that is beyond the limits."""
+    before = job.options
+    options = Options(
+        before.concurrency_key,
+        before.requires if change.requires is None else change.requires,
+        before.tags if change.tags is None else change.tags,
+        before.expires_ms if change.expires_ms < 0 else change.expires_ms,
+        before.expires_after_ms if change.expires_after_ms < 0 else change.expires_after_ms,
+    )
+    if options == before:
+        return before
+    if options == NO_OPTIONS:
+        return NO_OPTIONS
+    return options if is_sound_options(options) else None
+
+
+def _change_once(
+    store: Store, job: Job, change: Change, definition: Definition, options: Options
+) -> ChangeStatus:
     execution = job.executions
     assert isinstance(execution, Execution)
     if change.timetable is not None:
@@ -119,7 +162,11 @@ def _change_once(store: Store, job: Job, change: Change, definition: Definition)
     nominal_ms = change.first_ms or execution.nominal_ms
     if change.delay_ms >= 0:
         nominal_ms = min(store.log_time_ms + change.delay_ms, limits.MAX_TIME_MS)
-    if nominal_ms == execution.nominal_ms and not _differs(job, definition):
+    if (
+        nominal_ms == execution.nominal_ms
+        and options == job.options
+        and not _differs(job, definition)
+    ):
         return ChangeStatus.UNCHANGED
     store.will_change(execution)
     store.pending.discard(execution.due_ms, execution)
@@ -131,12 +178,14 @@ def _change_once(store: Store, job: Job, change: Change, definition: Definition)
     store.touched.append(execution)
     if nominal_ms != before_ms:
         store.happened.append(of_execution(execution, Happened.CREATED))
-    _define(job, definition)
+    _define(store, job, definition, options)
+    if expires_by(execution, max(nominal_ms, store.log_time_ms)):
+        store.lapse(execution, Event.SKIP)
     return ChangeStatus.CHANGED
 
 
 def _change_recurring(
-    store: Store, job: Job, change: Change, definition: Definition
+    store: Store, job: Job, change: Change, definition: Definition, options: Options
 ) -> ChangeStatus:
     recurrence = find_timetable(job)
     if isinstance(recurrence, ChangeStatus):
@@ -146,17 +195,19 @@ def _change_recurring(
     timetable = recurrence.timetable if change.timetable is None else change.timetable
     replanned = timetable != recurrence.timetable
     redefined = _differs(job, definition)
-    if not (replanned or redefined or recurrence.parked):
+    if not (replanned or redefined or options != job.options or recurrence.parked):
         return ChangeStatus.UNCHANGED
     if redefined:
         _keep_what_began(store, job, recurrence, definition)
-    _define(job, definition)
+    _define(store, job, definition, options)
     store.unplan(job)
     if replanned:
         _replan(store, job, recurrence, timetable)
     recurrence.parked = ""
     store.plan(job)
     store.touched.append(job)
+    if options is not NO_OPTIONS:
+        skip_expired_of(store, recurrence)
     # Also what began and waits: another rule may let it go, or hold it back.
     store.touched.extend(
         execution for execution in recurrence.live.values() if execution.state is _SCHEDULED
@@ -195,9 +246,13 @@ def _differs(job: Job, definition: Definition) -> bool:
     )
 
 
-def _define(job: Job, definition: Definition) -> None:
+def _define(store: Store, job: Job, definition: Definition, options: Options) -> None:
+    counts = store.queues[job.queue]
+    counts.count_requirements(job.options.requires, -1)
+    counts.count_requirements(options.requires, 1)
     job.version = definition.version
     job.payload = definition.payload
     job.retry = definition.retry
     job.priority = definition.priority
     job.timeout_ms = definition.timeout_ms
+    job.options = options

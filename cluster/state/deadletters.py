@@ -6,6 +6,7 @@ reason is not taken for what it died of later. A repeat finds nothing more to do
 
 from __future__ import annotations
 
+from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_job
 from timeball.cluster.state.operations import PurgeDead, Replay
 from timeball.cluster.state.records import Execution, ExecutionState, JobState
@@ -29,6 +30,8 @@ def _replay(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
     job = execution.job
     if job.state is JobState.CANCELLED:
         return Verdict.JOB_CANCELLED
+    if expires_by(execution, max(store.log_time_ms, execution.due_ms)):
+        return Verdict.EXPIRED
     if not store.keys.hold_again(job.id, store.log_time_ms):
         return Verdict.KEY_TAKEN
     if job.state is JobState.COMPLETED and job.recurrence is not None:

@@ -89,11 +89,11 @@ def of_execution(
     execution: Execution, happened: Happened, who: str = "", why: str = ""
 ) -> Happening:
     """Something happened to an execution, which is now as it is after it."""
-    job, attempts = execution.job, execution.attempts
+    job = execution.job
     state: int = execution.state
     if state == ExecutionState.SCHEDULED and execution.attempts_used:
         state = RETRY
-    number = attempts[-1].number if attempts else 0
+    number = 0 if execution.tries is None else execution.latest.number
     due_ms = execution.due_ms
     nominal_ms, token = execution.nominal_ms, execution.token
     return happened, state, job.queue, job.id, nominal_ms, token, number, due_ms, who, why
@@ -115,6 +115,5 @@ def of_fate(
 
 def error_type_of(execution: Execution) -> str:
     """What its latest attempt failed with; "" if its worker named nothing, or never reported."""
-    attempts = execution.attempts
-    error = attempts[-1].error if attempts else None
+    error = None if execution.tries is None else execution.latest.error
     return "" if error is None else error.error_type

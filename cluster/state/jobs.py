@@ -37,6 +37,7 @@ from timeball.wheel import PRIORITIES
 _CREATED = CreateStatus.CREATED
 _INVALID = Created(CreateStatus.INVALID, 0, 0)
 _FULL = Created(CreateStatus.FULL, 0, 0)
+_TOO_MANY = Created(CreateStatus.TOO_MANY_REQUIREMENTS, 0, 0)
 _KEYS_FULL = Created(CreateStatus.KEYS_FULL, 0, 0)
 _KEY_REUSED = Created(CreateStatus.KEY_REUSED, 0, 0)
 _ANSWERED = (CreateStatus.CREATED, CreateStatus.DUPLICATE)
@@ -85,13 +86,22 @@ def create(store: Store, new: NewJob, name: str = "") -> Created:
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):
         return _FULL
+    if new.options is not None and not _may_require(store, new.queue, new.options.requires):
+        return _TOO_MANY
     if rule.until_ended and store.keys.held >= settings.idempotency_keys_held:
         return _KEYS_FULL
     nominal_ms = new.first_ms or min(store.log_time_ms + new.delay_ms, limits.MAX_TIME_MS)
     job = _add_job(store, new, policy, nominal_ms, name)
     if key:
         _hold_key(store, new, rule, job, nominal_ms)
+        if job.state is not JobState.ACTIVE:  # it expires before it is due
+            store.keys.release(job.id)
     return Created(_CREATED, job.id, nominal_ms)
+
+
+def _may_require(store: Store, queue: str, requires: tuple[str, ...]) -> bool:
+    counts = store.queues.get(queue)
+    return counts is None or counts.has_room_for(requires)
 
 
 def _known(store: Store, new: NewJob, rule: KeyRule, known: KeyRecord) -> Created:

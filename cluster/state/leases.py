@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from timeball.cluster.state import limits, poison
 from timeball.cluster.state.backoff import backoff_ms
+from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_execution
 from timeball.cluster.state.memory import ClaimRecord
 from timeball.cluster.state.operations import (
+    NO_OPTIONS,
     Claim,
     Expire,
     Fail,
@@ -69,8 +71,9 @@ def claim(store: Store, operation: Claim) -> list[int]:
             tokens_by_hold = {(job, nominal_ms): token for job, nominal_ms, token in remembered}
             return [tokens_by_hold.get(hold, 0) for hold in wanted]
     worker, lease_ms = operation.worker[: limits.MAX_WORKER_CHARS], operation.lease_ms
+    offered = operation.offered
     tokens = [
-        token if _lease(store, job, nominal_ms, token, worker, lease_ms) else 0
+        token if _lease(store, job, nominal_ms, token, worker, lease_ms, offered) else 0
         for (job, nominal_ms), token in zip(wanted, store.number_tokens(len(wanted)), strict=True)
     ]
     store.counters.claimed += len(tokens) - tokens.count(0)
@@ -91,11 +94,22 @@ def remembered_claim(store: Store, request_id: str) -> list[tuple[int, int, int]
 
 
 def _lease(
-    store: Store, job_id: int, nominal_ms: int, token: int, worker: str, lease_ms: int
+    store: Store,
+    job_id: int,
+    nominal_ms: int,
+    token: int,
+    worker: str,
+    lease_ms: int,
+    offered: tuple[str, ...],
 ) -> bool:
     execution = store.execution_to_change(job_id, nominal_ms)
     now_ms = store.log_time_ms
     if execution is None or execution.state is not _SCHEDULED or waits(execution):
+        return False
+    options = execution.job.options
+    if options is not NO_OPTIONS and not (
+        set(options.requires).issubset(offered) and not expires_by(execution, now_ms)
+    ):
         return False
     claimed_ms = execution.due_ms
     if claimed_ms <= now_ms:
@@ -104,15 +118,13 @@ def _lease(
         return False
     store.lease(execution, token)
     execution.attempts_used += 1
-    attempts = execution.attempts
-    if attempts is None:
+    if execution.tries is None:
         number = 1
-        execution.attempts = [Attempt(token, worker, lease_ms, claimed_ms)]
+        execution.tries = Attempt(token, worker, lease_ms, claimed_ms)
     else:
-        number = attempts[-1].number + 1
-        if len(attempts) >= limits.ATTEMPTS_KEPT:
-            del attempts[0]
-        attempts.append(Attempt(token, worker, lease_ms, claimed_ms, number=number))
+        number = execution.latest.number + 1
+        attempt = Attempt(token, worker, lease_ms, claimed_ms, number=number)
+        execution.tries = (*execution.attempts[1 - limits.ATTEMPTS_KEPT :], attempt)
     job, due_ms = execution.job, execution.due_ms
     store.happened.append(
         (_HAPPENED, 1, job.queue, job_id, nominal_ms, token, number, due_ms, worker, "")
@@ -133,7 +145,7 @@ def _start(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
         if execution.state is _RUNNING:
             return _DUPLICATE
         move(execution, Event.START, _RUNNING)
-        _latest_attempt(execution).started_ms = store.log_time_ms
+        execution.latest.started_ms = store.log_time_ms
         store.happened.append(of_execution(execution, Happened.STARTED))
         return _ACCEPTED
     store.counters.stale += 1
@@ -247,7 +259,7 @@ def _expire(store: Store, job_id: int, nominal_ms: int, token: int, timed_out: b
 def _judge(store: Store, execution: Execution, token: int, reported: Outcome) -> Verdict:
     """Whether a holder's report counts; see the head of the module."""
     if token == execution.token and token:
-        outcome = _latest_attempt(execution).outcome
+        outcome = execution.latest.outcome
         if outcome is reported:
             return _DUPLICATE
         if execution.state in TERMINAL:
@@ -292,10 +304,11 @@ def _retry_or_die(
             used = execution.attempts_used
             retry_after_ms = backoff_ms(policy, execution.job.id, execution.nominal_ms, used)
         delay_ms = min(retry_after_ms, limits.MAX_DURATION_MS)
-        if execution.state is not _SCHEDULED:
-            store.counters.retried += 1
+        held = execution.state is not _SCHEDULED
         due_ms = min(store.log_time_ms + delay_ms, limits.MAX_TIME_MS)
         store.reschedule(execution, event, due_ms)
+        if held and execution.state is _SCHEDULED:
+            store.counters.retried += 1
 
 
 def _poison(
@@ -316,9 +329,7 @@ def _close_attempt(
     store: Store, execution: Execution, outcome: Outcome, started_ms: int = 0
 ) -> Attempt:
     """Record how the latest attempt ended; `started_ms` is what its worker says (0: nothing)."""
-    attempts = execution.attempts
-    assert attempts is not None, "a token was granted, so there is an attempt"
-    attempt = attempts[-1]
+    attempt = execution.latest
     attempt.outcome = outcome
     attempt.finished_ms = store.log_time_ms
     if started_ms and not attempt.started_ms:
@@ -327,14 +338,8 @@ def _close_attempt(
     return attempt
 
 
-def _latest_attempt(execution: Execution) -> Attempt:
-    attempts = execution.attempts
-    assert attempts is not None, "a token was granted, so there is an attempt"
-    return attempts[-1]
-
-
 def _attempt_of(execution: Execution, token: int) -> Attempt | None:
-    for attempt in reversed(execution.attempts or ()):
+    for attempt in reversed(execution.attempts):
         if attempt.token == token:
             return attempt
     return None

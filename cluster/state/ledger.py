@@ -6,6 +6,7 @@ there were in all is counted apart, for ever.
 
 from __future__ import annotations
 
+from timeball.cluster.state.expiry import EXPIRED
 from timeball.cluster.state.limits import LEDGER_KEPT
 from timeball.cluster.state.operations import Fate
 from timeball.cluster.state.records import Execution, ExecutionState, FateKind, Recurrence
@@ -32,6 +33,9 @@ def fate_of(execution: Execution) -> Fate:
     """What became of the nominal time of an execution that has ended."""
     kind, reason = FateKind.FIRED, execution.state.name.lower()
     if execution.state is ExecutionState.SKIPPED:
-        name, _, reason = execution.reason.partition(":")
-        kind = FateKind[name.upper()]
+        if execution.reason == EXPIRED:
+            kind, reason = FateKind.SKIPPED, EXPIRED
+        else:
+            name, _, reason = execution.reason.partition(":")
+            kind = FateKind[name.upper()]
     return Fate(execution.nominal_ms, execution.nominal_ms, 1, kind, reason)

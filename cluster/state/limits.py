@@ -37,6 +37,8 @@ MAX_NON_RETRYABLE_ERRORS = 16
 MAX_TAGS = 16
 """Tags of a job, and as many that its workers must offer."""
 MAX_TAG_CHARS = 64
+MAX_REQUIREMENTS = 256
+"""Different sets of tags that the jobs of one queue require, without the empty one."""
 MAX_OCCURRENCES_PER_ADVANCE = 1_000
 MAX_SETTING = 10**12
 MAX_RULES = 16

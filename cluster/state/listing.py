@@ -34,14 +34,23 @@ class Page(msgspec.Struct, Generic[R, C]):
 
 
 def list_jobs(
-    store: Store, after: int | None, limit: int, queue: str | None, state: JobState | None
+    store: Store,
+    after: int | None,
+    limit: int,
+    queue: str | None,
+    state: JobState | None,
+    tag: str | None = None,
 ) -> Page[Job, int]:
     """Jobs by falling id, from below `after` on."""
     upto = None if after is None else after - 1
     found = ((job, job.id) for job in store.jobs.newest_first(upto))
 
     def wanted(job: Job) -> bool:
-        return (queue is None or job.queue == queue) and (state is None or job.state is state)
+        return (
+            (queue is None or job.queue == queue)
+            and (state is None or job.state is state)
+            and (tag is None or tag in job.options.tags)
+        )
 
     return _page(((job, cursor, wanted(job)) for job, cursor in found), limit)
 
@@ -52,16 +61,19 @@ def list_executions(
     limit: int,
     queue: str | None,
     state: ExecutionState | None,
+    tag: str | None = None,
 ) -> Page[Execution, tuple[int, int]]:
     """Executions by falling (job id, nominal time), from below `after` on."""
 
     def found() -> Iterator[tuple[Execution, tuple[int, int], bool]]:
         for job in store.jobs.newest_first(None if after is None else after[0]):
-            in_queue = queue is None or job.queue == queue
+            of_job = (queue is None or job.queue == queue) and (
+                tag is None or tag in job.options.tags
+            )
             for execution in reversed(store.executions_of(job)):
                 place = (job.id, execution.nominal_ms)
                 if after is None or place < after:
-                    yield execution, place, in_queue and state in (None, execution.state)
+                    yield execution, place, of_job and state in (None, execution.state)
 
     return _page(found(), limit)
 

@@ -20,6 +20,7 @@ from timeball.cluster.state import (
     limits,
     listing,
     restore,
+    skips,
     snapshot,
     timetables,
 )
@@ -46,6 +47,7 @@ from timeball.cluster.state.operations import (
     Release,
     Replay,
     ResumeJob,
+    SkipExpired,
     Start,
     Succeed,
     TriggerJob,
@@ -122,6 +124,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     PutJob: changes.put_job,
     ParkTimetables: timetables.park_timetables,
     PurgeDead: deadletters.purge_dead,
+    SkipExpired: skips.skip_expired,
 }
 
 
@@ -282,9 +285,10 @@ class StateMachine:
         limit: int = 100,
         queue: str | None = None,
         state: JobState | None = None,
+        tag: str | None = None,
     ) -> listing.Page[Job, int]:
         """Jobs, newest first, beyond the cursor `after`."""
-        return listing.list_jobs(self._store, after, limit, queue, state)
+        return listing.list_jobs(self._store, after, limit, queue, state, tag)
 
     def list_executions(
         self,
@@ -293,9 +297,10 @@ class StateMachine:
         limit: int = 100,
         queue: str | None = None,
         state: ExecutionState | None = None,
+        tag: str | None = None,
     ) -> listing.Page[Execution, tuple[int, int]]:
         """Executions, those of the newest jobs first, then by falling nominal time."""
-        return listing.list_executions(self._store, after, limit, queue, state)
+        return listing.list_executions(self._store, after, limit, queue, state, tag)
 
     def list_dead(
         self,

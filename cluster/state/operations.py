@@ -222,14 +222,16 @@ class Claim(Operation, frozen=True, tag=3):
     """Lease executions, given as (job, nominal_ms), to a worker. Verdict: list of tokens.
 
     The verdict holds the fencing token per execution, or 0 where the lease was refused
-    (no longer scheduled, or not due within `limits.MAX_LEAD_MS` of log-time). `request_id`
-    is remembered for as long as the answer may be asked for again.
+    (no longer scheduled, not due within `limits.MAX_LEAD_MS` of log-time, expired, or in need
+    of more than is `offered`). `request_id` is remembered for as long as the answer may be
+    asked for again.
     """
 
     worker: str
     request_id: str
     lease_ms: int
     executions: Sequence[tuple[int, int]]
+    offered: tuple[str, ...] = ()
 
 
 class Start(Operation, frozen=True, tag=4):
@@ -449,6 +451,10 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
     timetable: Timetable | None = None
     first_ms: int = 0
     delay_ms: int = -1
+    requires: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None
+    expires_ms: int = -1
+    expires_after_ms: int = -1
 
 
 class UpdateJob(Operation, frozen=True, tag=17):
@@ -465,8 +471,8 @@ class UpdateJob(Operation, frozen=True, tag=17):
 class PutJob(Operation, frozen=True, tag=18):
     """Give the recurring job of this name this definition, or create it. Verdict: `Changed`.
 
-    A job that has ended has no name any more. Queue and partition key can not change. With
-    `only_new` one that is there stays as it is.
+    A job that has ended has no name any more. Queue, partition key and concurrency key can not
+    change. With `only_new` one that is there stays as it is.
     """
 
     name: str
@@ -487,6 +493,15 @@ class PurgeDead(Operation, frozen=True, tag=20):
     """Forget dead executions, given as for `Replay`. Verdict: list of `Verdict`."""
 
     executions: Sequence[tuple[int, int, int]]
+
+
+class SkipExpired(Operation, frozen=True, tag=23):
+    """Skip executions (job, nominal_ms) that expired before an attempt. Verdict: list of `Verdict`.
+
+    Only those that still are scheduled, and have expired by log-time.
+    """
+
+    executions: Sequence[tuple[int, int]]
 
 
 AnyOperation = (
@@ -510,6 +525,7 @@ AnyOperation = (
     | PutJob
     | ParkTimetables
     | PurgeDead
+    | SkipExpired
 )
 
 LEVELS: Final[dict[type[Operation], int]] = {
@@ -533,6 +549,7 @@ LEVELS: Final[dict[type[Operation], int]] = {
     PutJob: 1,
     ParkTimetables: 1,
     PurgeDead: 1,
+    SkipExpired: 1,
 }
 """The feature level that each operation needs."""
 

@@ -9,12 +9,12 @@ everyone else reads.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from timeball.cluster.state.jitter import jitter_offset
-from timeball.cluster.state.limits import MAX_TIME_MS
+from timeball.cluster.state.limits import MAX_REQUIREMENTS, MAX_TIME_MS
 from timeball.cluster.state.operations import NO_OPTIONS, Fate, Options, RetryPolicy, Timetable
 
 
@@ -100,7 +100,26 @@ class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):
     finished_ms: int = 0
     reason: str = ""
     result: bytes = b""
-    attempts: list[Attempt] | None = None
+    tries: Attempt | tuple[Attempt, ...] | None = None
+    """Its attempts; most have one, which is held directly: a list for each would be an object
+    for the collector to walk."""
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The attempts that are kept, the latest last."""
+        tries = self.tries
+        if tries is None:
+            return ()
+        return (tries,) if isinstance(tries, Attempt) else tries
+
+    @property
+    def latest(self) -> Attempt:
+        """The latest attempt, whose token is the execution's; there must be one."""
+        tries = self.tries
+        if isinstance(tries, Attempt):
+            return tries
+        assert tries is not None, "a token was granted, so there is an attempt"
+        return tries[-1]
 
 
 class FateKind(enum.IntEnum):
@@ -274,6 +293,22 @@ class QueueCounts:
     total_cancelled: int = 0
     total_skipped: int = 0
     """Those withdrawn before their time among them."""
+    requirements: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """How many jobs require each set of tags; those that require nothing are not counted."""
+
+    def count_requirements(self, requires: tuple[str, ...], one: int) -> None:
+        """A job requires these tags, or does not any more."""
+        if requires:
+            count = self.requirements.get(requires, 0) + one
+            if count:
+                self.requirements[requires] = count
+            else:
+                del self.requirements[requires]
+
+    def has_room_for(self, requires: tuple[str, ...]) -> bool:
+        """Whether a job may require these tags."""
+        known = not requires or requires in self.requirements
+        return known or len(self.requirements) < MAX_REQUIREMENTS
 
 
 @dataclass(slots=True)
@@ -308,3 +343,5 @@ class Counters:
     """Creates refused since their idempotency key has a job, as they asked."""
     keys_forgotten: int = 0
     """Idempotency keys forgotten before their window was over, to make room for others."""
+    skipped_expired: int = 0
+    """Executions skipped since they expired, those of timetables too."""

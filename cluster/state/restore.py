@@ -19,6 +19,7 @@ from timeball.cluster.state.operations import (
     RetryPolicy,
 )
 from timeball.cluster.state.records import (
+    Attempt,
     Counters,
     Execution,
     ExecutionState,
@@ -318,7 +319,7 @@ class Loader:
             record.finished_ms,
             self._share(record.reason),
             record.result,
-            record.attempts,
+            _tries(record.attempts),
         )
         self._index(execution)
         return execution
@@ -458,6 +459,13 @@ class Loader:
     def _check_time(self, time_ms: int) -> None:
         if not 0 <= time_ms <= limits.MAX_TIME_MS:
             _refuse("a time is out of range")
+
+
+def _tries(attempts: list[Attempt] | None) -> Attempt | tuple[Attempt, ...] | None:
+    """Attempts as an execution holds them."""
+    if attempts is None:
+        return None
+    return attempts[0] if len(attempts) == 1 else tuple(attempts)
 
 
 def dismantle(store: Store) -> Iterator[None]:

@@ -7,6 +7,8 @@ drops records by the latter, which is a part of the replicated rules.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from timeball.cluster.state.operations import (
     Advance,
     AdvanceTimetables,
@@ -30,6 +32,7 @@ from timeball.cluster.state.operations import (
     Replay,
     ResumeJob,
     RetryPolicy,
+    SkipExpired,
     Start,
     Succeed,
     Timetable,
@@ -59,13 +62,13 @@ _CHARACTER = 4
 def count_items(operation: AnyOperation) -> int:
     """How many jobs or executions the operation is about."""
     match operation:
-        case CreateJobs(_, named) | Claim(_, _, _, named):
+        case CreateJobs(_, named) | Claim(_, _, _, named, _):
             return len(named)
         case Succeed(named) | Fail(named) | AdvanceTimetables(named) | CancelJobs(named):
             return len(named)
         case Start(named) | Release(named) | Expire(named):
             return len(named)
-        case Replay(named) | PurgeDead(named):
+        case Replay(named) | PurgeDead(named) | SkipExpired(named):
             return len(named)
         case ParkTimetables(named) | BackfillJob(_, _, named):
             return len(named)
@@ -90,13 +93,14 @@ def guess_bytes(operation: AnyOperation) -> int:
                 len(item.error_type) + len(item.message) + len(item.backtrace) for item in items
             )
             return _HEAD + len(items) * _REPORT + texts * _CHARACTER
-        case Claim(worker, request_id, _, executions):
-            return _HEAD + (len(worker) + len(request_id)) * _CHARACTER + len(executions) * _HOLD
+        case Claim(worker, request_id, _, executions, offered):
+            texts = len(worker) + len(request_id) + _tag_characters(offered)
+            return _HEAD + texts * _CHARACTER + len(executions) * _HOLD
         case AdvanceTimetables(items):
             return _HEAD + sum(_advance_bytes(item) for item in items)
         case CancelJobs(named) | Start(named) | Release(named) | Expire(named):
             return _HEAD + len(named) * _HOLD
-        case Replay(named) | PurgeDead(named):
+        case Replay(named) | PurgeDead(named) | SkipExpired(named):
             return _HEAD + len(named) * _HOLD
         case Lead():
             return _HEAD * 2
@@ -110,7 +114,8 @@ def guess_bytes(operation: AnyOperation) -> int:
             return _HEAD + sum(_HOLD + len(why) * _CHARACTER for _, _, why in items)
         case UpdateJob(_, _, change):
             size = _HEAD + len(change.payload or b"") + _timetable_bytes(change.timetable)
-            return size + _policy_bytes(change.retry)
+            tags = (*(change.requires or ()), *(change.tags or ()))
+            return size + _policy_bytes(change.retry) + _tag_characters(tags) * _CHARACTER
         case PutJob(name, job):
             return _HEAD + len(name) * _CHARACTER + _job_bytes(job)
 
@@ -126,9 +131,13 @@ def _job_bytes(job: NewJob) -> int:
     texts = len(job.partition_key) + len(job.idempotency_key)
     if job.options is not None:
         texts += len(job.options.concurrency_key)
-        texts += sum(1 + len(tag) for tag in (*job.options.requires, *job.options.tags))
+        texts += _tag_characters(job.options.requires) + _tag_characters(job.options.tags)
     size = _JOB + len(job.payload) + texts * _CHARACTER + _policy_bytes(job.retry)
     return size if job.timetable is None else size + _timetable_bytes(job.timetable)
+
+
+def _tag_characters(tags: Sequence[str]) -> int:
+    return sum(1 + len(tag) for tag in tags)
 
 
 def _policy_bytes(retry: RetryPolicy | None) -> int:
@@ -162,7 +171,7 @@ def kept_bytes(ended: Execution | Job) -> int:
     if isinstance(ended, Job):
         return KEPT_RECORD + len(ended.payload)
     size = KEPT_RECORD + len(definition_of(ended).payload) + len(ended.result)
-    for attempt in ended.attempts or ():
+    for attempt in ended.attempts:
         error = attempt.error
         if error is not None:
             size += _text_bytes(error.error_type) + _text_bytes(error.message)

@@ -174,7 +174,7 @@ def _execution_fields(execution: Execution) -> tuple[Any, ...]:
         execution.finished_ms,
         execution.reason,
         execution.result,
-        execution.attempts,
+        execution.attempts or None,
     )
 
 

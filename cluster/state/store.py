@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from timeball.cluster.state.expiry import EXPIRED, expires_by
 from timeball.cluster.state.happenings import Happened, Happening, moved, of_execution, of_job
 from timeball.cluster.state.jobmap import JobMap
 from timeball.cluster.state.keys import Keys
@@ -18,6 +19,7 @@ from timeball.cluster.state.ledger import fate_of, write_down
 from timeball.cluster.state.memory import ClaimRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import (
     FIRST_LEVEL,
+    NO_OPTIONS,
     NUMBERED_PER_ENTRY,
     ClusterSettings,
     RetryPolicy,
@@ -199,6 +201,7 @@ class Store:
         if counts is None:
             counts = self.queues[job.queue] = QueueCounts(job.queue)
         counts.jobs += 1
+        counts.count_requirements(job.options.requires, 1)
         job.queue = counts.name
         self.jobs.add(job)
         self.plan(job)
@@ -256,6 +259,8 @@ class Store:
         self.happened.append(
             (_CREATED, 0, job.queue, job.id, nominal_ms, 0, 0, execution.due_ms, "", "")
         )
+        if job.options is not NO_OPTIONS and expires_by(execution, execution.due_ms):
+            self.lapse(execution, Event.SKIP)
         return execution
 
     def put_in_order(self, job: Job) -> None:
@@ -278,11 +283,17 @@ class Store:
         self.touched.append(execution)
 
     def reschedule(self, execution: Execution, event: Event, due_ms: int) -> None:
-        """Back to scheduled, not to be handed out before `due_ms`, nor before it was due."""
-        counts = self.queues[execution.job.queue]
-        self._leave(execution, counts)
+        """Back to scheduled, not to be handed out before `due_ms`, nor before it was due.
+
+        One that would have expired by then is skipped instead.
+        """
         if execution.state is not _SCHEDULED:  # else a late report takes a backoff back
             due_ms = max(due_ms, execution.due_ms)
+        if expires_by(execution, due_ms):
+            self.lapse(execution, event)
+            return
+        counts = self.queues[execution.job.queue]
+        self._leave(execution, counts)
         move(execution, event, _SCHEDULED)
         # One integer object for both, where they are equal, saves memory.
         execution.due_ms = execution.nominal_ms if due_ms == execution.nominal_ms else due_ms
@@ -352,6 +363,17 @@ class Store:
         if origin_of(execution) is Origin.TIMETABLE:
             recurrence.fired -= 1
             self.count_fates(recurrence, kind, 1)
+
+    def lapse(self, execution: Execution, event: Event) -> None:
+        """An execution has expired, or will have before its next attempt: there is none."""
+        self.will_change(execution)
+        execution.reason = EXPIRED
+        self.finish(execution, event, _SKIPPED)
+        self.counters.skipped_expired += 1
+        recurrence = execution.job.recurrence
+        if recurrence is not None and origin_of(execution) is Origin.TIMETABLE:
+            recurrence.fired -= 1
+            self.count_fates(recurrence, FateKind.SKIPPED, 1)
 
     def count_fates(self, recurrence: Recurrence, kind: FateKind, count: int) -> None:
         """Nominal times of a timetable have no run of their own."""
@@ -476,6 +498,7 @@ class Store:
         self.jobs.remove(job)
         counts = self.queues[job.queue]
         counts.jobs -= 1
+        counts.count_requirements(job.options.requires, -1)
         if counts.jobs == 0:
             del self.queues[job.queue]
 

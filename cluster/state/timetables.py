@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from timeball.cluster.state import budget, limits
+from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_execution, of_fate, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.ledger import write_down
@@ -158,6 +159,9 @@ def settle(store: Store, execution: Execution) -> None:
     rule = recurrence.timetable.overlap
     if rule == ALLOW or execution.state is not _SCHEDULED or execution.token:
         return
+    skip_expired_of(store, recurrence)  # these are in nobody's way
+    if execution.state is not _SCHEDULED:
+        return
     place = place_in_line(execution)
     line = sorted(recurrence.live.values(), key=place_in_line)
     ahead = [other for other in line if place_in_line(other) < place]
@@ -171,6 +175,14 @@ def settle(store: Store, execution: Execution) -> None:
     else:
         for other in ahead:
             _give_way(store, other)
+
+
+def skip_expired_of(store: Store, recurrence: Recurrence) -> None:
+    """Skip the occurrences of a job that have expired, or will have when they are due."""
+    for _, execution in sorted(recurrence.live.items()):
+        at_ms = max(execution.due_ms, store.log_time_ms)
+        if execution.state is _SCHEDULED and expires_by(execution, at_ms):
+            store.lapse(execution, Event.SKIP)
 
 
 def _give_way(store: Store, execution: Execution) -> None:

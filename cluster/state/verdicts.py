@@ -29,6 +29,8 @@ class Verdict(enum.IntEnum):
     """The result is beyond the limit of the state; nothing changed."""
     KEY_TAKEN = 8
     """A replay of an execution of a job that had ended, and whose key another job has by now."""
+    EXPIRED = 9
+    """A replay of an execution that has expired: no attempt of it may begin any more."""
 
 
 class CreateStatus(enum.IntEnum):
@@ -47,6 +49,8 @@ class CreateStatus(enum.IntEnum):
     """As `DUPLICATE`, but the request wants none: the job that has the key."""
     KEYS_FULL = 6
     """As many keys are held until their jobs end as may be; nothing was created."""
+    TOO_MANY_REQUIREMENTS = 7
+    """The jobs of the queue require as many different sets of tags as they may."""
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
@@ -108,11 +112,13 @@ class ChangeStatus(enum.IntEnum):
     RECURRING = 8
     """Only a one-shot job can be given an instant."""
     FIXED = 9
-    """A put named another queue or partition key than the job has."""
+    """A put named another queue, partition key or concurrency key than the job has."""
     INVALID = 10
     """Beyond the limits of the state."""
     FULL = 11
     """A put found no room for a new job."""
+    TOO_MANY_REQUIREMENTS = 12
+    """The jobs of the queue require as many different sets of tags as they may."""
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False):

@@ -52,6 +52,7 @@ from timeball.cluster.state.operations import (
     Replay,
     ResumeJob,
     RetryPolicy,
+    SkipExpired,
     Start,
     Succeed,
     Success,
@@ -88,6 +89,7 @@ OPTIONS = [
     Options("tenant-1"),
     Options(requires=("gpu", "linux"), tags=("é",)),
     Options(expires_ms=4_000_000_000_000, expires_after_ms=86_400_000),
+    Options(expires_after_ms=2_000),
 ]
 KEY_RULES = [
     None,
@@ -156,7 +158,7 @@ class Recorder:
 
     def operation(self, index: int) -> AnyOperation:
         rng = self.rng
-        match rng.randrange(31):
+        match rng.randrange(32):
             case 0 | 1 | 2 | 3 | 4:
                 jobs = [self.job() for _ in range(rng.randint(0, 4))]
                 return CreateJobs(rng.choice(["", f"r{rng.randrange(200)}"]), jobs)
@@ -166,7 +168,9 @@ class Recorder:
                 if rng.random() < 0.2:
                     named.append((index * 4096, self.now_ms))
                 worker = f"w{rng.randrange(3)}"
-                return Claim(worker, rng.choice(["", f"c{rng.randrange(99)}"]), 5_000, named)
+                offered = rng.choice([(), ("gpu", "linux"), ("gpu", "linux")])
+                request_id = rng.choice(["", f"c{rng.randrange(99)}"])
+                return Claim(worker, request_id, 5_000, named, offered)
             case 10 | 11:
                 return Start(self.holds())
             case 12 | 13 | 14 | 15:
@@ -184,6 +188,9 @@ class Recorder:
             case 22:
                 letters = self.letters()
                 return Replay(letters) if rng.random() < 0.7 else PurgeDead(letters)
+            case 31:
+                waiting = self.some(upto(self.machine.pending, self.now_ms), 9)
+                return SkipExpired([(one.job.id, one.nominal_ms) for one in waiting])
             case 23 | 24 | 25 | 26 | 27 | 28:
                 return self.change()
             case _:
@@ -229,6 +236,10 @@ class Recorder:
             rng.choice([-1, 800]),
             timetable=None if job.recurrence is None else rng.choice([None, *TIMETABLES]),
             delay_ms=rng.choice([-1, 400]) if job.recurrence is None else -1,
+            requires=rng.choice([None, None, (), ("eu",)]),
+            tags=rng.choice([None, None, ("new",)]),
+            expires_ms=rng.choice([-1, -1, 0]),
+            expires_after_ms=rng.choice([-1, -1, 0, 7_000]),
         )
 
     def job(self) -> NewJob:

@@ -6,6 +6,7 @@ JOBS = "cluster/state/jobs.py"
 LEASES = "cluster/state/leases.py"
 MACHINE = "cluster/state/machine.py"
 STORE = "cluster/state/store.py"
+KEYS = "cluster/state/keys.py"
 
 REPORTS = (
     Mutant(
@@ -169,8 +170,8 @@ ONCE = (
     Mutant(
         "key-of-another-request-answers",
         "A key that stands for another request is refused.",
-        f"{JOBS}::create",
-        "if known.fingerprint != new.fingerprint:",
+        f"{JOBS}::_known",
+        "if known.fingerprint != short_fingerprint(new.fingerprint):",
         "if False:",
         ["test_the_same_key_for_another_request_is_refused"],
     ),
@@ -185,10 +186,18 @@ ONCE = (
     Mutant(
         "keys-never-expire",
         "A key is forgotten by log-time, on the instant, on every node.",
+        f"{KEYS}::KeyRecord.holds",
+        "return self.since_ms + self.window_ms > now_ms or self.window_ms == UNTIL_ENDED",
+        "return True",
+        ["test_a_key_expires_on_the_instant_however_many_wait_to_be_trimmed"],
+    ),
+    Mutant(
+        "requests-never-expire",
+        "A request id is forgotten by log-time, on the instant, on every node.",
         "cluster/state/memory.py::Memory.find",
         "if record is None or record.since_ms + window_ms <= now_ms:",
         "if record is None:",
-        ["test_a_key_expires_on_the_instant_however_many_wait_to_be_trimmed"],
+        ["test_requests_are_remembered_for_a_time_and_a_number_of_jobs"],
     ),
     Mutant(
         "log-is-applied-twice",

@@ -6,10 +6,12 @@ import damage_rules
 import dispatch_rules
 import election_rules
 import http_rules
+import key_rules
 import log_rules
 import membership_rules
 import nominal_rules
 import operation_rules
+import option_rules
 import peer_rules
 import read_rules
 import retry_rules
@@ -29,9 +31,11 @@ MUTANTS = (
     *peer_rules.RULES,
     *read_rules.RULES,
     *state_rules.RULES,
+    *key_rules.RULES,
     *retry_rules.RULES,
     *timetable_rules.RULES,
     *dispatch_rules.RULES,
+    *option_rules.RULES,
     *catchup_rules.RULES,
     *nominal_rules.RULES,
     *http_rules.RULES,

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.limits import ATTEMPTS_KEPT, MAX_LEAD_MS
 from timeball.cluster.state.operations import (
+    NO_OPTIONS,
     ClusterSettings,
     Every,
     KeyRule,
+    Options,
     RetryPolicy,
     Timetable,
 )
@@ -84,6 +86,16 @@ POLICIES = [
 ]
 
 
+OPTIONS = [
+    *[None] * 4,
+    Options(expires_after_ms=1_000),
+    Options(expires_after_ms=2_500, requires=("a",)),
+    Options(expires_ms=EPOCH_MS + 6_000, tags=("t",)),
+    Options(expires_ms=EPOCH_MS + 9_000, expires_after_ms=3_000),
+    Options("k", ("a", "b"), ("t", "u")),
+]
+
+
 def backoff_ms(policy, used):
     """What the delay should be, without jitter, by the words of the protocol."""
     plain_ms = {
@@ -136,6 +148,7 @@ class ModelJob:
     paused: str | None = None
     parked: str = ""
     fates: Counter = field(default_factory=Counter)
+    options: Options = NO_OPTIONS
     unique: tuple | None = None  # name, fingerprint and first nominal time, until it has ended
 
     @property
@@ -233,6 +246,7 @@ class Model:
             new.timetable is None,
             name=name,
             passed_ms=min(self.now_ms, nominal_ms - 1),
+            options=new.options or NO_OPTIONS,
         )
         self.next_job += 1
         self.jobs[job.id] = job
@@ -270,7 +284,39 @@ class Model:
         due_ms = rest.pop("due_ms", nominal_ms + jitter_offset(job.id, jitter_ms))
         one = ModelExecution((job.id, nominal_ms), job, due_ms, sequence=sequence, **rest)
         job.executions[nominal_ms] = one
+        if self.expires_ms(one) <= due_ms:
+            self.lapse(one)
         return one
+
+    def expires_ms(self, one):
+        options = one.job.options
+        bounds = [options.expires_ms] if options.expires_ms else []
+        if options.expires_after_ms and one.origin is not Origin.BACKFILL:
+            bounds.append(one.hold[1] + options.expires_after_ms)
+        return min(bounds, default=2**62)
+
+    def lapse(self, one):
+        one.reason = "expired"
+        self.end(one, ExecutionState.SKIPPED)
+        self.counts["skipped_expired"] += 1
+        if one.job.recurring and one.origin is Origin.TIMETABLE:
+            one.job.fates["lost"] += 1
+            self.count(one.job, FateKind.SKIPPED, 1)
+
+    def skip_expired(self, hold):
+        one = self.execution(hold)
+        if not one:
+            return Verdict.UNKNOWN
+        if one.state is not ExecutionState.SCHEDULED or self.expires_ms(one) > self.now_ms:
+            return Verdict.STALE
+        self.lapse(one)
+        return Verdict.ACCEPTED
+
+    def skip_expired_of(self, job):
+        for _, one in sorted(job.executions.items()):
+            waits = one.state is ExecutionState.SCHEDULED
+            if waits and self.expires_ms(one) <= max(self.now_ms, one.due_ms):
+                self.lapse(one)
 
     def ahead(self, one):
         """Who goes before this one, where a job's occurrences go one at a time."""
@@ -279,7 +325,7 @@ class Model:
         others = sorted(one.job.live(), key=ModelExecution.place)
         return [other for other in others if other.place() < one.place()]
 
-    def claim(self, request_id, holds):
+    def claim(self, request_id, holds, offered):
         known = request_id and self.remembered(self.claims, request_id, SETTINGS.claim_memory_ms)
         if known:
             still = {
@@ -294,7 +340,8 @@ class Model:
             one = self.execution(hold)
             near_ms = self.now_ms + MAX_LEAD_MS
             fit = one and one.state is ExecutionState.SCHEDULED and one.due_ms <= near_ms
-            if fit and not self.ahead(one):
+            fit = fit and set(one.job.options.requires) <= set(offered)
+            if fit and self.now_ms < self.expires_ms(one) and not self.ahead(one):
                 one.state, one.token = ExecutionState.LEASED, token
                 one.used += 1
                 one.attempts = [*one.attempts, [token, Outcome.OPEN]][-ATTEMPTS_KEPT:]
@@ -366,9 +413,10 @@ class Model:
                 exhausted = "non_retryable_error"
             if non_retryable:
                 exhausted = "non_retryable"
-            if not exhausted and not one.cancel_requested and one.state in HELD:
-                self.counts["retried"] += 1
+            held = one.state in HELD
             self.go_on(one, self.now_ms + (growing_ms if delay_ms < 0 else delay_ms), exhausted)
+            if held and one.state is ExecutionState.SCHEDULED:
+                self.counts["retried"] += 1
         return verdict
 
     def go_on(self, one, due_ms, exhausted=""):
@@ -382,7 +430,10 @@ class Model:
         else:
             if one.state in HELD:  # it may have been leased ahead of its due time
                 due_ms = max(due_ms, one.due_ms)
-            one.state, one.due_ms = ExecutionState.SCHEDULED, due_ms
+            if self.expires_ms(one) <= due_ms:
+                self.lapse(one)
+            else:
+                one.state, one.due_ms = ExecutionState.SCHEDULED, due_ms
 
     def end(self, one, state):
         one.state, one.ended_ms = state, self.now_ms
@@ -481,10 +532,13 @@ class Model:
             self.count(one.job, kind, 1)
 
     def settle(self, one):
-        ahead = self.ahead(one)
-        if not ahead or one.state is not ExecutionState.SCHEDULED or one.token:
-            return
         rule = one.job.timetable.overlap
+        if rule == "allow" or one.state is not ExecutionState.SCHEDULED or one.token:
+            return
+        self.skip_expired_of(one.job)
+        ahead = self.ahead(one)
+        if not ahead or one.state is not ExecutionState.SCHEDULED:
+            return
         waiting = [other for other in ahead[1:] if other.origin is not Origin.BACKFILL]
         if rule == "skip" or (rule == "buffer_one" and waiting):
             self.skip(one, FateKind.SKIPPED, "overlap")
@@ -606,10 +660,11 @@ class Model:
             full = status is CreateStatus.FULL
             return Changed(ChangeStatus.FULL) if full else Changed(ChangeStatus.CREATED, job_id, 1)
         (job,) = known
-        if job.queue != new.queue:
+        options = new.options or NO_OPTIONS
+        if (job.queue, job.options.concurrency_key) != (new.queue, options.concurrency_key):
             return Changed(ChangeStatus.FIXED, job.id, job.version)
         definition = (new.payload, new.retry, new.priority)
-        return self.change(job, definition, new.timetable)
+        return self.change(job, definition, new.timetable, options)
 
     def update(self, job_id, version, change):
         job = self.jobs.get(job_id)
@@ -623,11 +678,19 @@ class Model:
             policy if change.retry is None else change.retry,
             priority if change.priority < 0 else change.priority,
         )
+        had = job.options
+        options = Options(
+            had.concurrency_key,
+            had.requires if change.requires is None else change.requires,
+            had.tags if change.tags is None else change.tags,
+            had.expires_ms if change.expires_ms < 0 else change.expires_ms,
+            had.expires_after_ms if change.expires_after_ms < 0 else change.expires_after_ms,
+        )
         if job.recurring:
             if change.first_ms:
                 refused = self.changeable(job) or ChangeStatus.RECURRING
                 return Changed(refused, job.id, job.version)
-            return self.change(job, definition, change.timetable or job.timetable)
+            return self.change(job, definition, change.timetable or job.timetable, options)
         (one,) = job.executions.values()
         if change.timetable:
             return Changed(ChangeStatus.NOT_RECURRING, job.id, job.version)
@@ -636,29 +699,32 @@ class Model:
         if one.state is not ExecutionState.SCHEDULED or one.token:
             return Changed(ChangeStatus.BEGUN, job.id, job.version)
         nominal_ms = change.first_ms or one.hold[1]
-        if (nominal_ms, definition) == (one.hold[1], job.definition):
+        if (nominal_ms, definition, options) == (one.hold[1], job.definition, had):
             return Changed(ChangeStatus.UNCHANGED, job.id, job.version)
         one.hold, one.due_ms, job.planned_ms = (job.id, nominal_ms), nominal_ms, nominal_ms
         job.executions = {nominal_ms: one}
-        job.definition = definition
+        job.definition, job.options = definition, options
         job.version += 1
+        self.skip_expired_of(job)
         return Changed(ChangeStatus.CHANGED, job.id, job.version)
 
-    def change(self, job, definition, timetable):
+    def change(self, job, definition, timetable, options):
         if job.ended:
             return Changed(ChangeStatus.ENDED, job.id, job.version)
-        if (definition, timetable, "") == (job.definition, job.timetable, job.parked):
+        same = (definition, timetable, options) == (job.definition, job.timetable, job.options)
+        if same and not job.parked:
             return Changed(ChangeStatus.UNCHANGED, job.id, job.version)
         if definition != job.definition:
             for one in job.executions.values():
                 if one.state is ExecutionState.DEAD or (one.token and one.state not in TERMINAL):
                     one.definition = one.definition or job.definition
-        job.definition = definition
+        job.definition, job.options = definition, options
         job.version += 1
         job.parked = ""
         if timetable != job.timetable:
             self.withdraw_pending(job, timetable.jitter_ms)
             job.timetable = timetable
+        self.skip_expired_of(job)
         return Changed(ChangeStatus.CHANGED, job.id, job.version)
 
     def dead_letter(self, hold, token):
@@ -683,6 +749,8 @@ class Model:
             return one
         if one.job.cancelled:
             return Verdict.JOB_CANCELLED
+        if self.expires_ms(one) <= max(self.now_ms, one.due_ms):
+            return Verdict.EXPIRED
         if one.job.unique:
             key_name, fingerprint, nominal_ms = one.job.unique
             other = self.holder(key_name)

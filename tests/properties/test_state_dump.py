@@ -34,6 +34,7 @@ from timeball.cluster.state.operations import (
     KeyRule,
     Lead,
     NewJob,
+    Options,
     ParkTimetables,
     PauseJob,
     PurgeDead,
@@ -42,6 +43,7 @@ from timeball.cluster.state.operations import (
     Replay,
     ResumeJob,
     RetryPolicy,
+    SkipExpired,
     Start,
     Succeed,
     Success,
@@ -78,6 +80,12 @@ def small_chunks():
         yield
 
 
+OPTIONS = [
+    None,
+    None,
+    Options(requires=("gpu",), tags=("a", "b"), expires_after_ms=3_000),
+    Options("key", expires_ms=EPOCH_MS + 20_000),
+]
 TIMETABLES = [
     Timetable((Every(1_000, 0),)),
     Timetable((Every(1_000, 0),), overlap="skip", pause_on_failure=True),
@@ -121,6 +129,7 @@ class Life:
                 timetable=self.rng.choice([None, None, *TIMETABLES]),
                 retry=self.rng.choice(POLICIES),
                 **self.rng.choice([{}, {"idempotency_key": f"k{self.rng.randrange(500)}"}]),
+                options=self.rng.choice(OPTIONS),
             )
             for _ in range(self.rng.randint(1, 6))
         ]
@@ -133,7 +142,8 @@ class Life:
     def claim(self):
         due = self.some(ExecutionState.SCHEDULED)
         wanted = [(one.job.id, one.nominal_ms) for one in due]
-        self.apply(Claim("w", f"c{self.rng.randrange(10**6)}", 1_000, wanted))
+        offered = self.rng.choice([(), ("gpu",)])
+        self.apply(Claim("w", f"c{self.rng.randrange(10**6)}", 1_000, wanted, offered))
 
     def held(self):
         held = self.some(ExecutionState.LEASED, ExecutionState.RUNNING)
@@ -160,6 +170,10 @@ class Life:
 
     def purge(self):
         self.apply(PurgeDead([(one.job.id, one.nominal_ms, one.token) for one in self.some(DEAD)]))
+
+    def skip(self):
+        waiting = self.some(ExecutionState.SCHEDULED)
+        self.apply(SkipExpired([(one.job.id, one.nominal_ms) for one in waiting]))
 
     def cancel(self):
         self.apply(CancelJobs([one.job.id for one in self.some()]))
@@ -214,7 +228,7 @@ class Life:
 
     STEPS = (
         *(create, claim, claim, claim, start, succeed, succeed, fail, fail),
-        *(release, expire, replay, cancel, advance, advance),
+        *(release, expire, replay, skip, cancel, advance, advance),
         *(pause, resume, park, trigger, backfill, update, put, purge),
     )
 

@@ -19,6 +19,7 @@ from state_model import (
     EPOCH_MS,
     HELD,
     KEY_RULES,
+    OPTIONS,
     POLICIES,
     SETTINGS,
     TERMINAL,
@@ -49,6 +50,7 @@ from timeball.cluster.state.operations import (
     Release,
     Replay,
     ResumeJob,
+    SkipExpired,
     Start,
     Succeed,
     Success,
@@ -188,7 +190,7 @@ class Driver:
             job = machine.job(expected.id)
             assert (job.state, job.planned_ms) == (expected.state(), expected.planned_ms)
             assert job.timetable_ended == expected.ended
-            assert job.version == expected.version
+            assert (job.version, job.options) == (expected.version, expected.options)
             if expected.recurring:
                 self.compare_timetable(job.recurrence, expected)
         self.compare_indexes(machine)
@@ -236,6 +238,9 @@ class Driver:
         assert set(machine.queues) == {job.queue for job in model.jobs.values()}
         for name, counts in machine.queues.items():
             assert counts.jobs == sum(job.queue == name for job in model.jobs.values())
+            sets = Counter(job.options.requires for job in model.jobs.values() if job.queue == name)
+            del sets[()]
+            assert counts.requirements == sets
             assert counts.scheduled == kept[name, ExecutionState.SCHEDULED]
             assert (
                 counts.leased
@@ -277,6 +282,7 @@ class Driver:
                 retry=self.pick(POLICIES),
                 idempotency_key=self.pick(["", "", "k1", "k2", "k3"]),
                 fingerprint=self.pick([b"f1", b"f1", b"f2"]),
+                options=self.pick(OPTIONS),
                 key_rule=self.pick([None, *KEY_RULES]),
             )
 
@@ -289,9 +295,10 @@ class Driver:
     def claim(self):
         request_id = self.pick(["", "", "c1", "c2"])
         holds = [self.draw_hold() for _ in range(self.pick(range(1, 4)))]
-        expected = self.model.claim(request_id, holds)
+        offered = self.pick([(), ("a",), ("a", "b"), ("a", "b")])
+        expected = self.model.claim(request_id, holds, offered)
         self.tokens += [token for token in expected if token]
-        self.add(Claim("w1", request_id, 1_000, holds), expected)
+        self.add(Claim("w1", request_id, 1_000, holds, offered), expected)
 
     def start(self):
         hold, token = self.draw_held()
@@ -326,6 +333,10 @@ class Driver:
         outcome = Outcome.TIMED_OUT if timed_out else Outcome.LEASE_EXPIRED
         expected = self.model.report(hold, token, outcome)
         self.add(Expire([(*hold, token, timed_out)]), [expected])
+
+    def skip(self):
+        holds = [self.draw_hold() for _ in range(self.pick(range(1, 3)))]
+        self.add(SkipExpired(holds), [self.model.skip_expired(hold) for hold in holds])
 
     def cancel(self):
         job, _ = self.draw_hold()
@@ -411,6 +422,10 @@ class Driver:
             self.pick([None, *POLICIES]),
             self.pick([-1, -1, 3]),
             timetable=self.pick([None, *TIMETABLES]),
+            requires=self.pick([None, None, (), ("a",)]),
+            tags=self.pick([None, None, ("u",)]),
+            expires_ms=self.pick([-1, -1, 0, EPOCH_MS + 20_000]),
+            expires_after_ms=self.pick([-1, -1, 0, 1_500]),
         )
         if change.timetable is None and self.pick([False, True]):
             change = msgspec.structs.replace(change, first_ms=self.model.now_ms + 500)
@@ -427,6 +442,7 @@ class Driver:
             self.model.now_ms + self.pick([0, 700]),
             timetable=self.pick(TIMETABLES),
             retry=self.pick(POLICIES),
+            options=self.pick(OPTIONS),
         )
         name = self.pick(["nightly", "hourly"])
         expected = self.model.put(name, new)
@@ -436,7 +452,7 @@ class Driver:
 
     OPERATIONS = (
         *(create, claim, claim, claim, start, succeed, fail, fail),
-        *(release, expire, expire, cancel, advance, advance, advance, replay),
+        *(release, expire, expire, cancel, advance, advance, advance, replay, skip, skip),
         *(pause, resume, resume, park, trigger, backfill, update, put, purge),
     )
 

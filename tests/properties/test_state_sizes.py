@@ -69,7 +69,7 @@ FATE = st.builds(ops.Fate, NUMBERS, NUMBERS, NUMBERS, st.integers(0, 3), NAME)
 OPERATIONS = st.one_of(
     st.builds(ops.CreateJobs, KEY, some(NEW_JOB)),
     st.builds(ops.CancelJobs, some(NUMBERS)),
-    st.builds(ops.Claim, NAME, KEY, NUMBERS, some(IDENTITY)),
+    st.builds(ops.Claim, NAME, KEY, NUMBERS, some(IDENTITY), TAGS),
     st.builds(ops.Start, some(HOLD)),
     st.builds(
         ops.Succeed,
@@ -94,6 +94,7 @@ OPERATIONS = st.one_of(
     ),
     st.builds(ops.Replay, some(HOLD)),
     st.builds(ops.PurgeDead, some(HOLD)),
+    st.builds(ops.SkipExpired, some(IDENTITY)),
     st.builds(ops.ParkTimetables, some(st.tuples(NUMBERS, NUMBERS, KEY))),
     st.builds(ops.BackfillJob, NUMBERS, NUMBERS, some(NUMBERS)),
 )
@@ -109,7 +110,7 @@ SINGLE = st.one_of(
         st.builds(
             ops.Change,
             st.none() | st.binary(max_size=200),
-            *(RETRY, NUMBERS, NUMBERS, TIMETABLE, NUMBERS, NUMBERS),
+            *(RETRY, NUMBERS, NUMBERS, TIMETABLE, NUMBERS, NUMBERS, TAGS, TAGS, NUMBERS, NUMBERS),
         ),
     ),
     st.builds(ops.PutJob, NAME, NEW_JOB),
@@ -123,7 +124,8 @@ def test_the_guess_is_an_upper_bound(operation: ops.AnyOperation) -> None:
 
 @given(OPERATIONS)
 def test_each_item_counts(operation: ops.AnyOperation) -> None:
-    items = getattr(operation, operation.__struct_fields__[-1])
+    named = "executions" if isinstance(operation, ops.Claim) else operation.__struct_fields__[-1]
+    items = getattr(operation, named)
     assert count_items(operation) == len(items)
 
 

@@ -189,7 +189,7 @@ def test_a_page_of_executions_is_bounded_with_its_results_and_errors() -> None:
     with_result = Execution(job, 1, 1, 1, result=bytes(65_536))
     error = AttemptError("e" * 100, "m" * 1_900, "b" * 8_000)
     failed = Attempt(1, "w", 1, 1, error=error)
-    with_errors = Execution(job, 1, 1, 1, attempts=[failed] * 25)
+    with_errors = Execution(job, 1, 1, 1, tries=(failed,) * 25)
     assert that_fit([]) == []
     assert len(that_fit([small] * 1_000)) == 1_000
     assert len(that_fit([with_result] * 1_000)) == paging.MAX_PAGE_BYTES // 65_536

@@ -274,8 +274,9 @@ def test_a_cancelled_job_holds_its_key_until_its_worker_is_done(log, timetable):
     hold = first.job, first.nominal_ms
     (token,) = log.claim(hold)
     assert log.cancel(hold) is CancelStatus.REQUESTED
-    reloaded(log)
-    assert ask(log, "k", UNTIL_ENDED).job == first.job
+    for _ in range(2):
+        assert ask(log, "k", UNTIL_ENDED).job == first.job
+        reloaded(log)
     log.succeed(hold, token)
     assert ask(log, "k", UNTIL_ENDED).status is CREATED
 

@@ -24,6 +24,9 @@ EXECUTION = {
          "error_type": "ValueError", "message": "bad\x1b[31m\nthing"}
     ],
 }  # fmt: skip
+RULE = {
+    "window_ms": None, "scope": "cluster", "until": "window_ends", "on_duplicate": "return",
+}  # fmt: skip
 JOB = {
     "job_id": "7", "queue": "mail", "state": "active", "payload": {"a": 1}, "priority": 5,
     "schedule": {"type": "cron", "expression": "0 9 * * *", "time_zone": "Europe/Berlin"},
@@ -64,6 +67,55 @@ def test_create_sends_what_was_asked_for(kit) -> None:
     assert (body["retry"]["max_attempts"], body["timeout_ms"]) == (2, 120_000)
 
 
+def test_a_key_comes_with_how_it_holds(kit) -> None:
+    with kit.serving() as peer:
+        peer.then("/v1/jobs", *[kit.Answer(201, CREATED)] * 2)
+        words = "job create --key k --key-window 1h --key-scope queue --on-duplicate reject"
+        assert call(*words.split(), url=peer.url).exit_code == 0
+        words = "job create --key k --key-until job_ends"
+        assert call(*words.split(), url=peer.url).exit_code == 0
+        rules = [seen.body["idempotency"] for seen in peer.seen]
+    assert rules == [
+        {**RULE, "window_ms": 3_600_000, "scope": "queue", "on_duplicate": "reject"},
+        {**RULE, "until": "job_ends"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--key-window 1h", "go with --key"),
+        ("--key k --key-window 1h --key-until job_ends", "exclude each other"),
+        ("--key k --key-window 0s", "longer than nothing"),
+        ("--key k --name n --every 1h", "--name and --key exclude"),
+    ],
+)
+def test_a_key_rule_that_can_not_be_is_refused_here(words, why) -> None:
+    refused = call("job", "create", *words.split())
+    assert refused.exit_code == 2
+    assert why in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        (None, "no more"),
+        ({"scope": "cluster", "until": "window_ends", "expires_at": "2026-…"}, "until 2026-…"),
+        (
+            {"scope": "queue", "until": "job_ends", "expires_at": None},
+            "until the job has ended, in this queue",
+        ),
+    ],
+)
+def test_a_job_tells_how_its_key_holds(kit, key, told) -> None:
+    with kit.serving() as peer:
+        view = {**JOB, "idempotency_key": "k", "idempotency": key}
+        peer.then("/v1/jobs/7", kit.Answer(200, view))
+        shown = call("job", "get", "7", url=peer.url)
+    assert shown.exit_code == 0, shown.output
+    assert f"key holds        {told}" in shown.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "schedule"),
     [
@@ -78,7 +130,7 @@ def test_schedules(kit, words, schedule) -> None:
     with kit.serving() as peer:
         peer.then("/v1/jobs", kit.Answer(201, CREATED))
         assert call("job", "create", *words, url=peer.url).exit_code == 0
-    sent = peer.seen[0].body["schedule"]
+    sent = peer.seen[0].body.get("schedule")
     assert sent == schedule if schedule is None else schedule.items() <= sent.items()
 
 

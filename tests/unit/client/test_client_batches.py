@@ -27,7 +27,7 @@ def by_payload(kit):
             if job["payload"] == "malformed":
                 detail = f"jobs[{place}].priority: wrong"
                 return kit.Answer(400, kit.problem("invalid-request", 400, detail=detail))
-            if job["queue"] == "nowhere":
+            if job.get("queue") == "nowhere":
                 return kit.Answer(404, kit.problem("not-found", 404, detail="queue"))
         results = []
         for job in seen.body["jobs"]:

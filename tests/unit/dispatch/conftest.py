@@ -270,7 +270,7 @@ class World:
         (hold,) = await self.create(NewJob(queue, b"\xc0", retry=policy, **rest))
         return hold
 
-    def asking(self, queue="q", *, n=1, wait_ms=60_000, request_id="", lease_ms=10_000):
+    def asking(self, queue="q", *, n=1, wait_ms=60_000, request_id="", lease_ms=10_000, offered=()):
         """A claim under way: its task."""
         request = ClaimRequest(
             queue=queue,
@@ -279,6 +279,7 @@ class World:
             max_executions=n,
             wait_ms=wait_ms,
             lease_ms=lease_ms,
+            offered=frozenset(offered),
         )
         task = asyncio.get_running_loop().create_task(self.dispatcher.claim(request))
         self._tasks.add(task)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from timeball.client.cli.group import main
-from timeball.client.errors import InvalidRequest
+from timeball.client.errors import InvalidRequest, MethodNotAllowed
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.description import OF_A_KIND, Operation
 from timeball.cluster.http.exchange import Request
@@ -54,7 +54,9 @@ def asked(route: Route, **given: Any) -> Request:
 
 
 def test_every_route_is_described_and_every_described_route_is_served() -> None:
-    assert served().keys() == DESCRIBED.keys()
+    undescribed = served().keys() - DESCRIBED.keys()
+    assert not undescribed, "each needs an entry in cluster/http/operations"
+    assert not DESCRIBED.keys() - served().keys(), "nobody serves these"
 
 
 @pytest.mark.parametrize("name", DESCRIBED)
@@ -167,6 +169,17 @@ def test_what_the_protocol_tells_in_a_row_is_the_same(name: str) -> None:
         return
     assert told(operation) <= replies(row), row
     assert all(f" {status}" in row for status in operation.replies)
+
+
+def test_the_protocol_lists_every_problem_with_the_statuses_that_are_described() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([0-9, ]+) \|", PROTOCOL, re.MULTILINE)
+    listed = {(code, int(status)) for code, told in rows for status in told.split(",")}
+    described = {
+        (refusal.kind.code, refusal.status)
+        for operation in DESCRIBED.values()
+        for refusal in operation.all_problems()
+    }
+    assert listed == described | {(MethodNotAllowed.code, 405)}  # which is of no operation
 
 
 # --- the document itself -----------------------------------------------------------------------
