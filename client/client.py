@@ -17,10 +17,16 @@ from timeball.client.dead import DeadLetterCalls
 from timeball.client.errors import TimeballError
 from timeball.client.event_stream import Following, query_of
 from timeball.client.failover import Backoff
-from timeball.client.flow import Call, encode_request, in_batches
+from timeball.client.flow import Call, encode_request, in_batches, pausing
 from timeball.client.messages import Consistency, Idempotency, NewJob, Retry, Schedule
 from timeball.client.middleware import CreateMiddleware, chain
+from timeball.client.surroundings import Surroundings
 from timeball.client.timetables import TimetableCalls
+
+LONGEST_WAIT_S = 20
+"""Of one request: what a node may be silent for before another is asked."""
+LEAST_PAUSE_MS = 50
+"""Before a node is asked again that did not wait (an old one, or one that many wait for)."""
 
 
 class Client(DeadLetterCalls, TimetableCalls):
@@ -60,6 +66,7 @@ class Client(DeadLetterCalls, TimetableCalls):
         rng: Random | None = None,
         now_ms: Callable[[], int] = loop_ms,
         transport: Transport | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         super().__init__(
             urls,
@@ -71,6 +78,7 @@ class Client(DeadLetterCalls, TimetableCalls):
             rng=rng,
             now_ms=now_ms,
             transport=transport,
+            surroundings=surroundings,
         )
         if gather_creates_ms is not None and not 0 <= gather_creates_ms <= 1_000:
             raise ValueError(f"gather_creates_ms is 0 to 1000, got {gather_creates_ms}")
@@ -210,6 +218,34 @@ class Client(DeadLetterCalls, TimetableCalls):
         fresh = self._fresh(consistency, min_index)
         return await self._get(path, messages.ExecutionView, **fresh)
 
+    async def wait(self, execution_id: str, *, wait_ms: int = 30_000) -> messages.ExecutionView:
+        """Wait until an execution has ended, at most `wait_ms`: its view then, ended or not.
+
+        A dead execution has ended: `state` tells what became of it, `result` what its worker
+        returned. The node keeps the request until it is so; one that fails leaves the wait to
+        another. What this client has created is found on every node. Raises `NotFound`.
+        """
+        by_ms = self._policy.now_ms() + wait_ms
+        while True:
+            left_ms = max(0, by_ms - self._policy.now_ms())
+            wait_s = min(-(-left_ms // 1_000), LONGEST_WAIT_S)
+            path = f"/v1/executions/{segment(execution_id)}"
+            if self.seen_index:
+                path += f"?min_index={self.seen_index}"
+            view = await self._call(
+                Call(
+                    "GET",
+                    path,
+                    messages.ExecutionView,
+                    writes=False,
+                    wait_ms=wait_s * 1_000,
+                    prefer_wait_s=wait_s,
+                )
+            )
+            if view.state in messages.ENDED or self._policy.now_ms() >= by_ms:
+                return view
+            await self._transport.drive(pausing(LEAST_PAUSE_MS))
+
     async def executions(
         self,
         *,
@@ -288,11 +324,11 @@ class Client(DeadLetterCalls, TimetableCalls):
 
     async def heartbeat(
         self,
-        items: Sequence[messages.Hold],
+        items: Sequence[messages.Hold | messages.Beat],
         *,
         timeout_ms: int | None = None,
     ) -> list[messages.Heartbeat]:
-        """Extend leases; one answer per hold, in order.
+        """Extend leases; one answer per item, in order. A `Beat` may carry progress.
 
         A lease runs `lease_remaining_ms` from before this call returns: measure it from the
         moment of the call.

@@ -14,7 +14,7 @@ import msgspec
 
 from timeball.client import errors
 from timeball.client.failover import Attempts, Trouble
-from timeball.client.flow import NoReply, Pause, Policy, Reply, Send, Steps, judge
+from timeball.client.flow import NoReply, Policy, Reply, Send, Steps, judge, pausing
 from timeball.client.messages import OLDEST, Event
 
 SILENCE_MS = 15_000
@@ -147,16 +147,12 @@ class Following:
                 await self._pause(following.pause_ms)
 
     async def _pause(self, pause_ms: int) -> None:
-        await self._transport.drive(_pausing(pause_ms))
+        await self._transport.drive(pausing(pause_ms))
 
 
 def _the_least(gone: dict[str, errors.EventsGone]) -> errors.EventsGone:
     """The refusal of the node that keeps the most."""
     return min(gone.values(), key=lambda error: error.oldest_index or 0)
-
-
-def _pausing(pause_ms: int) -> Steps[None]:
-    yield Pause(pause_ms)
 
 
 def query_of(

@@ -21,6 +21,7 @@ MAX_QUEUES = 10_000
 """Queues that hold at least one kept job, at one moment."""
 MAX_PAYLOAD_BYTES = 1_048_576
 MAX_RESULT_BYTES = 1_048_576
+MAX_PROGRESS_BYTES = 1_024
 MAX_KEY_CHARS = 256
 """Idempotency keys, partition keys and request ids."""
 MAX_FINGERPRINT_BYTES = 64

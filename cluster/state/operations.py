@@ -495,6 +495,16 @@ class PurgeDead(Operation, frozen=True, tag=20):
     executions: Sequence[tuple[int, int, int]]
 
 
+class ReportProgress(Operation, frozen=True, tag=21):
+    """How far holders have come: (job, nominal_ms, token, a value in MessagePack), the latest of
+    each. Verdict: list of `Verdict`.
+
+    The leader's own, from heartbeats, at a bounded rate. It counts while the lease holds.
+    """
+
+    items: Sequence[tuple[int, int, int, bytes]]
+
+
 class SkipExpired(Operation, frozen=True, tag=23):
     """Skip executions (job, nominal_ms) that expired before an attempt. Verdict: list of `Verdict`.
 
@@ -525,6 +535,7 @@ AnyOperation = (
     | PutJob
     | ParkTimetables
     | PurgeDead
+    | ReportProgress
     | SkipExpired
 )
 
@@ -549,6 +560,7 @@ LEVELS: Final[dict[type[Operation], int]] = {
     PutJob: 1,
     ParkTimetables: 1,
     PurgeDead: 1,
+    ReportProgress: 1,
     SkipExpired: 1,
 }
 """The feature level that each operation needs."""

@@ -26,6 +26,7 @@ from timeball.cluster.state.operations import (
     KeyRule,
     Lead,
     NewJob,
+    ReportProgress,
     Succeed,
     Success,
     Timetable,
@@ -49,6 +50,7 @@ def a_state() -> StateMachine:
             Lead("n1", ClusterSettings()),
             CreateJobs("r1", jobs),
             Claim("w1", "c1", 1_000, holds[1:4]),
+            ReportProgress([(*holds[1], 3 * 4096, b"\x07")]),
             Succeed([Success(*holds[2], 3 * 4096 + 1)]),
             Fail([Failure(*holds[3], 3 * 4096 + 2, non_retryable=True)]),
         ],
@@ -65,7 +67,7 @@ DIGEST = a_state().digest()
 def apply_fuzz(entry: bytes) -> StateMachine:
     machine = StateMachine()
     machine.load(DUMP)
-    applied = machine.apply(6, entry)
+    applied = machine.apply(7, entry)
     if applied.halt is not None:
         assert machine.digest() == DIGEST
         assert (applied.verdicts, applied.touched) == ([], [])
@@ -74,7 +76,7 @@ def apply_fuzz(entry: bytes) -> StateMachine:
         again.load(list(machine.dump()))
         assert again.digest() == machine.digest()
         after = encode_entry(EPOCH_MS, [Lead("n1", ClusterSettings()), CreateJobs("", [])])
-        assert machine.apply(7, after).halt is None
+        assert machine.apply(8, after).halt is None
     return machine
 
 
@@ -85,7 +87,7 @@ INTEGERS = [
     *(EPOCH_MS - 1, EPOCH_MS, EPOCH_MS + 1, EPOCH_MS + 1_000),
 ]
 TEXTS = ["", "q", "k1", "k2", "r1", "c1", "x" * 300, "é\x00", "UTC"]
-BLOBS = [b"", b"f", b"g", bytes(100)]
+BLOBS = [b"", b"f", b"g", bytes(100), bytes(1_100)]
 WRONG = [None, True, 1.5, float("nan"), "text", b"bytes", [], [[[]]], {}, {"a": 1}, -1]
 
 
@@ -162,7 +164,7 @@ def test_raft_08_a_damaged_entry_is_applied_whole_or_not_at_all(at, byte, cut):
 
 def test_every_operation_is_fuzzed():
     assert isinstance(OPERATIONS, msgspec.inspect.UnionType)
-    assert len(OPERATIONS.types) == 21
+    assert len(OPERATIONS.types) == 22
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))

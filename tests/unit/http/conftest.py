@@ -21,6 +21,7 @@ from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
 from timeball.cluster.http.services import Services
+from timeball.cluster.http.waiting import Ends
 from timeball.cluster.state.operations import AdvanceTimetables
 
 
@@ -54,6 +55,7 @@ class Desk:
     def __init__(self, log: Any) -> None:
         self.log = log
         self.replica = Replica()
+        self.ends = Ends()
         self.leads = True
         self.before: Callable[[Any], None] = lambda _operation: None
         self.proposed: list[Any] = []
@@ -63,6 +65,7 @@ class Desk:
             state=log.machine,
             replica=self.replica,  # type: ignore[arg-type]
             history=None,  # type: ignore[arg-type]
+            ends=self.ends,
             dispatcher=None,  # type: ignore[arg-type]
             propose=self._propose,
             congested=lambda: False,
@@ -83,7 +86,9 @@ class Desk:
     async def _propose(self, operation: Any) -> Any:
         self.before(operation)
         self.proposed.append(operation)
-        return self.log.apply(operation)[0]
+        verdict = self.log.apply(operation)[0]
+        self.ends.on_applied(self.log.index, 1, b"", self.log.applied)
+        return verdict
 
     async def ask(
         self, method: str, target: str, body: Any = None, *, form: str = "json", **headers: str
