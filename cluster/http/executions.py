@@ -25,6 +25,7 @@ from timeball.cluster.http.paging import (
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services, propose_all
 from timeball.cluster.http.views import EXECUTION_STATES, execution_state, execution_view
+from timeball.cluster.http.waiting import APPLIED, preferred_wait_s
 from timeball.cluster.state import operations
 from timeball.cluster.state.records import Execution
 from timeball.cluster.state.verdicts import Verdict
@@ -102,15 +103,25 @@ class Executions:
         parameters = read_query(request.query, FRESHNESS)
         services = self._services
         await services.wait_until_fresh(parameters)
+        execution = self._find(request)
+        headers: dict[str, str] = {}
+        wait_s = preferred_wait_s(request.headers.get("prefer", ""))
+        if wait_s and services.ends.has_room:
+            await services.ends.wait(execution, wait_s)
+            execution = self._find(request)
+            headers[APPLIED] = f"wait={wait_s}"
+        view = execution_view(execution, request.answer_form, services.wall_clock_ms())
+        return Answered(message=view, headers=headers)
+
+    def _find(self, request: Request) -> Execution:
         text = request.parameters["execution_id"]
         try:
-            execution = services.state.execution(*messages.decode_execution_id(text))
+            execution = self._services.state.execution(*messages.decode_execution_id(text))
         except ValueError:
             execution = None
         if execution is None:
             raise _no_execution(text)
-        view = execution_view(execution, request.answer_form, services.wall_clock_ms())
-        return Answered(message=view)
+        return execution
 
     async def list_page(self, request: Request) -> Answered:
         """A page of executions."""

@@ -25,6 +25,7 @@ from timeball.cluster.state import (
     snapshot,
     timetables,
 )
+from timeball.cluster.state.happenings import Happening
 from timeball.cluster.state.keys import KeyRecord
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
@@ -85,6 +86,10 @@ class Applied(msgspec.Struct, gc=False):
     verdicts: list[object]
     touched: list[Execution | Job]
     queues: Sequence[str] = ()
+    happened: list[Happening] = []
+    """What the entry did, one by one and in order (see `happenings`)."""
+    previous: int = 0
+    """The index of the entry that was applied before; others in between carried nothing."""
 
 
 def _lead(store: Store, operation: Lead) -> str | None:
@@ -178,10 +183,11 @@ class StateMachine:
         )
         if self.halted is not None:
             return Applied(self.halted, [], [])
+        previous = store.applied_index
         store.begin_entry(index, entry.log_time_ms)
         verdicts = [_RULES[type(operation)](store, operation) for operation in entry.operations]
         trim(store)
-        return Applied(None, verdicts, store.touched, store.reconfigured)
+        return Applied(None, verdicts, store.touched, store.reconfigured, store.happened, previous)
 
     @property
     def settings(self) -> ClusterSettings:
