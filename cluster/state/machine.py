@@ -25,7 +25,7 @@ from timeball.cluster.state import (
     snapshot,
     timetables,
 )
-from timeball.cluster.state.happenings import Happening
+from timeball.cluster.state.happenings import NOTHING, Happenings
 from timeball.cluster.state.keys import KeyRecord
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
@@ -86,7 +86,7 @@ class Applied(msgspec.Struct, gc=False):
     verdicts: list[object]
     touched: list[Execution | Job]
     queues: Sequence[str] = ()
-    happened: list[Happening] = []
+    happened: Happenings = NOTHING
     """What the entry did, one by one and in order (see `happenings`)."""
     previous: int = 0
     """The index of the entry that was applied before; others in between carried nothing."""
