@@ -27,9 +27,9 @@ from timeball.cluster.state import (
 )
 from timeball.cluster.state.happenings import NOTHING, Happenings
 from timeball.cluster.state.keys import KeyRecord
+from timeball.cluster.state.levels import SUPPORTED_LEVEL, level_of
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
-    SUPPORTED_LEVEL,
     AdvanceTimetables,
     BackfillJob,
     CancelJobs,
@@ -56,7 +56,6 @@ from timeball.cluster.state.operations import (
     TriggerJob,
     UpdateJob,
     decode_entry,
-    level_of,
 )
 from timeball.cluster.state.records import (
     ConfiguredQueue,

@@ -16,9 +16,9 @@ from timeball.cluster.state.happenings import Happened, Happenings, moved, of_ex
 from timeball.cluster.state.jobmap import JobMap
 from timeball.cluster.state.keys import Keys
 from timeball.cluster.state.ledger import fate_of, write_down
+from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.memory import ClaimRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import (
-    FIRST_LEVEL,
     NO_OPTIONS,
     NUMBERED_PER_ENTRY,
     ClusterSettings,
