@@ -297,9 +297,10 @@ class StateMachine:
         queue: str | None = None,
         state: JobState | None = None,
         tag: str | None = None,
+        created: listing.Span = listing.ALWAYS,
     ) -> listing.Page[Job, int]:
         """Jobs, newest first, beyond the cursor `after`."""
-        return listing.list_jobs(self._store, after, limit, queue, state, tag)
+        return listing.list_jobs(self._store, after, limit, queue, state, tag, created)
 
     def list_executions(
         self,
@@ -309,9 +310,10 @@ class StateMachine:
         queue: str | None = None,
         state: ExecutionState | None = None,
         tag: str | None = None,
+        due: listing.Span = listing.ALWAYS,
     ) -> listing.Page[Execution, tuple[int, int]]:
         """Executions, those of the newest jobs first, then by falling nominal time."""
-        return listing.list_executions(self._store, after, limit, queue, state, tag)
+        return listing.list_executions(self._store, after, limit, queue, state, tag, due)
 
     def list_dead(
         self,
