@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from timeball.client.blocking_transport import BlockingTransport
-from timeball.client.calls import DEFAULT_URLS
+from timeball.client.calls import DEFAULT_URLS, Transport
 from timeball.client.client import Client
 from timeball.client.failover import Backoff
 
@@ -100,6 +100,7 @@ class SyncClient:
         rng: Random | None = None,
         monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         pause: Callable[[float], None] = time.sleep,
+        transport: Transport | None = None,
     ) -> None:
         self.stepped = _Stepped(
             urls,
@@ -110,7 +111,7 @@ class SyncClient:
             backoff=backoff,
             rng=rng,
             now_ms=monotonic_ms,
-            transport=BlockingTransport(connections, monotonic_ms, pause),
+            transport=transport or BlockingTransport(connections, monotonic_ms, pause),
         )
 
     def __enter__(self) -> Self:

@@ -19,6 +19,7 @@ from timeball.client.flow import Call, encode_request, in_batches
 from timeball.client.messages import Consistency, Idempotency, NewJob, Retry, Schedule
 from timeball.client.middleware import CreateMiddleware, chain
 from timeball.client.queues import QueueCalls
+from timeball.client.surroundings import Surroundings
 from timeball.client.timetables import TimetableCalls
 
 
@@ -59,6 +60,7 @@ class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
         rng: Random | None = None,
         now_ms: Callable[[], int] = loop_ms,
         transport: Transport | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         super().__init__(
             urls,
@@ -70,6 +72,7 @@ class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
             rng=rng,
             now_ms=now_ms,
             transport=transport,
+            surroundings=surroundings,
         )
         if gather_creates_ms is not None and not 0 <= gather_creates_ms <= 1_000:
             raise ValueError(f"gather_creates_ms is 0 to 1000, got {gather_creates_ms}")
@@ -287,11 +290,11 @@ class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
 
     async def heartbeat(
         self,
-        items: Sequence[messages.Hold],
+        items: Sequence[messages.Hold | messages.Beat],
         *,
         timeout_ms: int | None = None,
     ) -> list[messages.Heartbeat]:
-        """Extend leases; one answer per hold, in order.
+        """Extend leases; one answer per item, in order. A `Beat` may carry progress.
 
         A lease runs `lease_remaining_ms` from before this call returns: measure it from the
         moment of the call.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import aiohttp
@@ -21,6 +22,23 @@ WHOLE_BYTES = 1024 * 1024
 """Largest body that is handed to a socket in one piece."""
 
 
+async def drive(steps: Steps[T], send: Callable[[Send], Awaitable[Reply | NoReply]]) -> T:
+    """Take a flow to its end in an event loop: its value or its exception."""
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.pause_ms / 1_000)
+                step = steps.send(None)
+            else:
+                step = steps.send(await send(step))
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        steps.close()
+
+
 class AsyncTransport:
     """Sockets for flows; opens its session with the first request, within the running loop."""
 
@@ -31,19 +49,7 @@ class AsyncTransport:
 
     async def drive(self, steps: Steps[T]) -> T:
         """Take a flow to its end: its value or its exception."""
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, Pause):
-                    await asyncio.sleep(step.pause_ms / 1_000)
-                    step = steps.send(None)
-                else:
-                    step = steps.send(await self.send(step))
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        finally:
-            steps.close()
+        return await drive(steps, self.send)
 
     async def send(self, send: Send) -> Reply | NoReply:
         """Send one request to one node; redirects are never followed."""

@@ -22,7 +22,7 @@ from timeball.cluster.dispatch.seams import Instruments
 from timeball.cluster.dispatch.zones import data_version
 from timeball.cluster.histogram import BatchHistogram
 from timeball.cluster.raft.commit import GroupCommit
-from timeball.cluster.raft.consensus import Consensus
+from timeball.cluster.raft.interface import Member
 from timeball.cluster.stalls import StallWatch
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.queue_settings import PAUSED, QUEUE_STATES
@@ -82,7 +82,7 @@ class Measured(Protocol):
     """The node, as far as it is read when it is scraped."""
 
     @property
-    def consensus(self) -> Consensus: ...
+    def consensus(self) -> Member: ...
 
     @property
     def commit(self) -> GroupCommit: ...

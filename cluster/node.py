@@ -32,7 +32,7 @@ from timeball.cluster.metrics import Metrics
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.consensus import Consensus
 from timeball.cluster.raft.disk import Disk
-from timeball.cluster.raft.interface import Applied, Observer
+from timeball.cluster.raft.interface import Applied, Member, Observer
 from timeball.cluster.raft.network import Network
 from timeball.cluster.raft.settings import CommitSettings, RaftSettings
 from timeball.cluster.settings import Address, ConfigError, Settings
@@ -55,6 +55,9 @@ ENTRY_WEIGHT, ENTRY_WEIGHT_LEAST = 750, 250
 """Items of one entry: what is applied in some milliseconds on a fast machine and on a slow one."""
 EXECUTIONS_BOUND = ENTRY_WEIGHT // 3
 """Of one claim, and of all that one entry binds: the rest of it is for what ends executions."""
+DISPATCH = DispatchSettings(
+    max_executions_per_claim=EXECUTIONS_BOUND, executions_per_entry=EXECUTIONS_BOUND
+)
 YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
 """Thresholds of the garbage collector (see `_tame_collector`)."""
 
@@ -73,11 +76,13 @@ class Node(Observer):
         network: Network | None = None,
         disk: Disk | None = None,
         raft: RaftSettings | None = None,
+        member: Callable[[StateMachine], Member] | None = None,
+        dispatch: DispatchSettings = DISPATCH,
     ) -> None:
         """Build every part; nothing is opened before `start`. Raises ConfigError.
 
         Without `network` and `disk` the members speak TCP and write to the real disk; without
-        `raft` consensus has its defaults.
+        `raft` consensus has its defaults. `member` makes another consensus than ours.
         """
         self.settings = settings
         self.me = settings.node(name)
@@ -87,23 +92,28 @@ class Node(Observer):
         self._halted: str | None = None
         self._serving_term: int | None = None
         self.state = StateMachine()
-        members = {node.name: (node.raft.host, node.raft.port) for node in settings.nodes}
-        self.consensus = Consensus(
-            name,
-            members,
-            settings.data_dir(name),
-            settings.secret,
-            self.state,
-            raft
-            or RaftSettings(
-                cluster=settings.name, min_free_bytes=settings.process.min_free_mib * 1024 * 1024
-            ),
-            clock=clock,
-            rng=rng,
-            level=self.state.supported_level,
-            network=network,
-            disk=disk,
-        )
+        self.consensus: Member
+        if member is not None:
+            self.consensus = member(self.state)
+        else:
+            members = {node.name: (node.raft.host, node.raft.port) for node in settings.nodes}
+            self.consensus = Consensus(
+                name,
+                members,
+                settings.data_dir(name),
+                settings.secret,
+                self.state,
+                raft
+                or RaftSettings(
+                    cluster=settings.name,
+                    min_free_bytes=settings.process.min_free_mib * 1024 * 1024,
+                ),
+                clock=clock,
+                rng=rng,
+                level=self.state.supported_level,
+                network=network,
+                disk=disk,
+            )
         self.commit = GroupCommit(
             self.consensus,
             operations.encode_entry,
@@ -125,9 +135,7 @@ class Node(Observer):
             self.state,
             self.commit,
             wall_clock_ms,
-            settings=DispatchSettings(
-                max_executions_per_claim=EXECUTIONS_BOUND, executions_per_entry=EXECUTIONS_BOUND
-            ),
+            settings=dispatch,
             instruments=self.metrics.dispatch,
         )
         self.stalls.observe_ms.append(self.metrics.loop_stall.observe_ms)

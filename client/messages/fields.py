@@ -9,6 +9,8 @@ from msgspec import Meta
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 """Largest payload of a job and result of an execution, as MessagePack."""
+MAX_PROGRESS_BYTES = 1_024
+"""Largest progress of an attempt, as MessagePack."""
 MAX_BATCH = 1_000
 """Most items in one batch request, and most executions in one claim."""
 MAX_BODY_BYTES = 4 * 1024 * 1024

@@ -90,9 +90,12 @@ class Dispatcher:
             for lease in leases:
                 self._duty.leases.give_back(lease.execution, lease.token)
 
-    def heartbeat(self, job: int, nominal_ms: int, token: int) -> Heartbeat:
-        """Extend a lease by its own length from now. Raises NotServing."""
-        return self._serving().leases.heartbeat(job, nominal_ms, token)
+    def heartbeat(
+        self, job: int, nominal_ms: int, token: int, progress: bytes | None = None
+    ) -> Heartbeat:
+        """Extend a lease by its own length from now; `progress` is in MessagePack. Raises
+        NotServing."""
+        return self._serving().leases.heartbeat(job, nominal_ms, token, progress)
 
     def ready_depth(self, queue: str) -> int:
         """Due executions of a queue that no claim has taken."""

@@ -26,13 +26,13 @@ class ReadyWork:
         partitions = self._partitions
         push: Callable[[Execution, int, int, int, int], None]
         pushes: dict[str, Callable[[Execution, int, int, int, int], None]] = {}
-        demanding: set[str] = set()
+        demanding: dict[str, None] = {}
         latest_key, latest_partition = "", 0
         for execution in executions:
             job = execution.job
             name, key, one_shot = job.queue, job.partition_key, job.recurrence is None
             if job.options is not NO_OPTIONS and job.options.requires:
-                demanding.add(name)
+                demanding[name] = None
                 push = self._queue_named(name).of(job.options.requires).push
             elif (known := pushes.get(name)) is not None:
                 push = known
@@ -49,7 +49,7 @@ class ReadyWork:
                 latest_partition = partition = partition_of(key, partitions)
             priority = job.priority if one_shot else definition_of(execution).priority
             push(execution, partition, priority, execution.due_ms, execution.sequence)
-        return pushes.keys() | demanding if demanding else pushes
+        return dict.fromkeys((*pushes, *demanding)) if demanding else pushes
 
     def discard(self, execution: Execution) -> bool:
         """It is not to be handed out; False if it was not ready."""

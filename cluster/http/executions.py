@@ -68,7 +68,7 @@ class Executions:
                 "heartbeat",
                 self._heartbeat,
                 messages.Heartbeats,
-                messages.SingleHold,
+                messages.SingleBeat,
                 messages.HeartbeatAnswers,
             ),
             (
@@ -218,22 +218,30 @@ class Executions:
             verdicts = [_UNKNOWN if place in nothing else next(known) for place in range(len(ids))]
         return [answer_report(text, verdict) for text, verdict in zip(ids, verdicts, strict=True)]
 
-    async def _heartbeat(self, ids: Ids, items: Items, _prefix: str) -> list[messages.Heartbeat]:
+    async def _heartbeat(self, ids: Ids, items: Items, prefix: str) -> list[messages.Heartbeat]:
         dispatcher = self._services.dispatcher
         answers: list[messages.Heartbeat] = []
-        for text, item in zip(ids, items, strict=True):
+        told = [_progress(item, prefix, place) for place, item in enumerate(items)]
+        for text, item, progress in zip(ids, items, told, strict=True):
             try:
                 job, nominal_ms = messages.decode_execution_id(text)
             except ValueError:
                 answers.append(messages.Heartbeat(text[:MAX_ID_SHOWN], "unknown", 0))
                 continue
-            beat = dispatcher.heartbeat(job, nominal_ms, item.token)
+            beat = dispatcher.heartbeat(job, nominal_ms, item.token, progress)
             answers.append(messages.Heartbeat(text, beat.verdict, beat.lease_remaining_ms))
         return answers
 
 
 def _hold(job: int, nominal_ms: int, item: Any, _place: int) -> tuple[int, int, int]:
     return job, nominal_ms, item.token
+
+
+def _progress(item: Any, prefix: str, place: int) -> bytes | None:
+    if item.progress is None:
+        return None
+    field = prefix.format(place) + "progress"
+    return pack_value(item.progress, field, messages.MAX_PROGRESS_BYTES)
 
 
 def _failure(job: int, nominal_ms: int, item: Any, _place: int) -> operations.Failure:
@@ -296,7 +304,8 @@ def _refusal(answer: messages.Report | messages.Heartbeat) -> TimeballError | No
 
 
 def that_fit(found: list[Execution]) -> list[Execution]:
-    """Those of a page, from the first, whose results and attempts' errors fit into an answer."""
+    """Those of a page, from the first, whose results, and attempts' errors and progress, fit into
+    an answer."""
     return found[: fitting(map(_shown_size, found))]
 
 
@@ -304,7 +313,7 @@ def _shown_size(execution: Execution) -> int:
     attempts = execution.attempts
     errors = [attempt.error for attempt in attempts if attempt.error is not None]
     texts = sum(len(one.error_type) + len(one.message) + len(one.backtrace) for one in errors)
-    return len(execution.result) + texts
+    return len(execution.result) + texts + sum(len(attempt.progress) for attempt in attempts)
 
 
 def list_answer(

@@ -20,6 +20,7 @@ from timeball.cluster.state.operations import (
     Fail,
     Failure,
     Release,
+    ReportProgress,
     RetryPolicy,
     Start,
     Succeed,
@@ -146,6 +147,25 @@ def _start(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
         return _ACCEPTED
     store.counters.stale += 1
     return _stale_or_finished(execution, token)
+
+
+def report_progress(store: Store, operation: ReportProgress) -> list[Verdict]:
+    """Keep how far holders have come."""
+    return [_report_progress(store, *item) for item in operation.items]
+
+
+def _report_progress(
+    store: Store, job_id: int, nominal_ms: int, token: int, progress: bytes
+) -> Verdict:
+    execution = store.execution_to_change(job_id, nominal_ms)
+    if execution is None:
+        return Verdict.UNKNOWN
+    if execution.token != token or token not in store.leased:
+        return _stale_or_finished(execution, token)
+    if len(progress) > limits.MAX_PROGRESS_BYTES:
+        return Verdict.TOO_LARGE
+    execution.latest.progress = progress
+    return _ACCEPTED
 
 
 def succeed(store: Store, operation: Succeed) -> list[Verdict]:

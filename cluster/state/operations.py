@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from timeball.cluster.state.cluster_settings import ClusterSettings as ClusterSettings
 from timeball.cluster.state.queue_settings import QueueChange
 
 NUMBERED_PER_ENTRY = 4096
@@ -347,34 +348,6 @@ class Replay(Operation, frozen=True, tag=10):
     executions: Sequence[tuple[int, int, int]]
 
 
-class ClusterSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The settings that every node must share, because `apply` depends on them."""
-
-    keep_finished: int = 10_000
-    keep_finished_ms: int = 7 * 86_400_000
-    keep_dead: int = 10_000
-    idempotency_window_ms: int = 86_400_000
-    idempotency_keys: int = 1_000_000
-    claim_memory_ms: int = 60_000
-    max_pending: int = 2_000_000
-    request_memory_ms: int = 600_000
-    request_memory: int = 200_000
-    """Jobs whose create request is remembered by request id, at most."""
-    claim_memory: int = 100_000
-    """Leases whose claim is remembered by request id, at most."""
-    keep_finished_bytes: int = 268_435_456
-    """Of payloads, results and errors of what is finished; see `sizes.kept_bytes`."""
-    keep_dead_bytes: int = 268_435_456
-    """The same of dead letters."""
-    catch_up_per_s: int = 200
-    """Runs of the past that all timetables together may make in a second, after a burst of as
-    many as in ten."""
-    idempotency_max_window_ms: int = 30 * 86_400_000
-    """The longest window that a request may ask for its key."""
-    idempotency_keys_held: int = 1_000_000
-    """Keys that hold until their job has ended, at most; a create beyond is refused."""
-
-
 class Lead(Operation, frozen=True, tag=11):
     """A new leader begins: its settings become the cluster's. Verdict: None, or why not (str).
 
@@ -496,6 +469,16 @@ class PurgeDead(Operation, frozen=True, tag=20):
     executions: Sequence[tuple[int, int, int]]
 
 
+class ReportProgress(Operation, frozen=True, tag=21):
+    """How far holders have come: (job, nominal_ms, token, a value in MessagePack), the latest of
+    each. Verdict: list of `Verdict`.
+
+    The leader's own, from heartbeats, at a bounded rate. It counts while the lease holds.
+    """
+
+    items: Sequence[tuple[int, int, int, bytes]]
+
+
 class ConfigureQueue(Operation, frozen=True, tag=22):
     """Change a queue's settings, if at `version` (-1: any). Verdict: `QueueConfigured`."""
 
@@ -534,6 +517,7 @@ AnyOperation = (
     | PutJob
     | ParkTimetables
     | PurgeDead
+    | ReportProgress
     | ConfigureQueue
     | SkipExpired
 )
@@ -559,6 +543,7 @@ LEVELS: Final[dict[type[Operation], int]] = {
     PutJob: 1,
     ParkTimetables: 1,
     PurgeDead: 1,
+    ReportProgress: 1,
     ConfigureQueue: 1,
     SkipExpired: 1,
 }

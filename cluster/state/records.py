@@ -78,6 +78,8 @@ class Attempt(msgspec.Struct, array_like=True, eq=False, gc=False):
     error: AttemptError | None = None
     """None unless a worker said something: most attempts have none, and stay small."""
     number: int = 1
+    progress: bytes = b""
+    """The latest that its worker said of how far it had come, in MessagePack; b"": nothing."""
 
 
 class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):

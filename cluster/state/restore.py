@@ -364,6 +364,7 @@ class Loader:
                 0 < len(attempts) <= limits.ATTEMPTS_KEPT
                 and attempts[-1].token == record.token <= self._highest_number
                 and (attempts[-1].outcome is Outcome.OPEN) is (record.state in _HELD)
+                and all(len(one.progress) <= limits.MAX_PROGRESS_BYTES for one in attempts)
             )
         if not sound or (record.state in TERMINAL) is not (record.finished_ms > 0):
             name = f"{record.job}-{record.nominal_ms}"

@@ -51,6 +51,7 @@ from timeball.cluster.state.operations import (
     RaiseLevel,
     Release,
     Replay,
+    ReportProgress,
     ResumeJob,
     RetryPolicy,
     SkipExpired,
@@ -72,7 +73,7 @@ from timeball.wheel import TimeBuckets
 
 HERE = Path(__file__).parent
 EPOCH_MS = 1_764_480_000_000
-ENTRIES = 600
+ENTRIES = 800
 SETTINGS = ClusterSettings(
     keep_finished=40,
     keep_finished_ms=60_000,
@@ -198,6 +199,8 @@ class Recorder:
                 return SkipExpired([(one.job.id, one.nominal_ms) for one in waiting])
             case 23 | 24 | 25 | 26 | 27 | 28:
                 return self.change()
+            case 29:
+                return ReportProgress([(*hold, blob(rng, 1, 9, 900)) for hold in self.holds()])
             case _:
                 if rng.random() < 0.2:
                     return RaiseLevel(7, FIRST_LEVEL)  # does nothing: it is at no such level
@@ -230,6 +233,8 @@ class Recorder:
         job = rng.choice(recurring if rng.random() < 0.9 else jobs)
         match rng.randrange(9):
             case 0:
+                to_come = [one for one in recurring if one.moves_at_ms > self.now_ms]
+                job = rng.choice(to_come or [job])
                 return PauseJob(job.id, rng.choice(["", "maintenance"]))
             case 1 | 2:
                 return ResumeJob(job.id, rng.random() < 0.3)
@@ -274,7 +279,7 @@ class Recorder:
             partition_key=rng.choice(["", "tenant-1"]),
             retry=rng.choice(POLICIES),
             timeout_ms=rng.choice([0, 9_000]),
-            idempotency_key=rng.choice(["", "", f"k{rng.randrange(60)}"]),
+            idempotency_key=rng.choice(["", "", f"k{rng.randrange(25)}"]),
             fingerprint=rng.choice([b"f", b"g"]),
             options=rng.choice([None, None, *OPTIONS]),
             key_rule=rng.choice([None, None, *KEY_RULES]),

@@ -112,7 +112,7 @@ RULES = (
         f"{SETS}::ReadySets._fit",
         "if offered.issuperset(requires)",
         "if True",
-        ["test_claims_and_work_meet_as_two_plain_lists_would"],
+        ["test_sets_that_ran_empty_make_room_and_those_that_did_not_stay"],
     ),
     Mutant(
         "first-in-line-or-nobody",

@@ -126,7 +126,7 @@ class ModelExecution:
     cancel_requested: bool = False
     ended_ms: int = 0
     result: bytes = b""
-    attempts: list[list] = field(default_factory=list)  # [token, outcome]
+    attempts: list[list] = field(default_factory=list)  # [token, outcome, progress]
     errors: dict = field(default_factory=dict)  # by token
     completions: int = 0
     sequence: int = 0
@@ -377,7 +377,7 @@ class Model:
             if fit and self.admits(one.job):
                 one.state, one.token = ExecutionState.LEASED, token
                 one.used += 1
-                one.attempts = [*one.attempts, [token, Outcome.OPEN]][-ATTEMPTS_KEPT:]
+                one.attempts = [*one.attempts, [token, Outcome.OPEN, b""]][-ATTEMPTS_KEPT:]
                 self.counts["claimed"] += 1
                 tokens.append(token)
             else:
@@ -460,12 +460,22 @@ class Model:
         over = token and token == one.token and one.state in TERMINAL
         return Verdict.FINISHED if over else Verdict.STALE
 
+    def report_progress(self, hold, token, progress):
+        one = self.execution(hold)
+        if not one:
+            return Verdict.UNKNOWN
+        if one.state in HELD and token == one.token:
+            one.attempts[-1][2] = progress
+            return Verdict.ACCEPTED
+        over = token and token == one.token and one.state in TERMINAL
+        return Verdict.FINISHED if over else Verdict.STALE
+
     def report(self, hold, token, outcome, result=b"", delay_ms=-1, failure=()):
         non_retryable, error_type, backtrace = failure or (False, "", "")
         one = self.execution(hold)
         if not one:
             return Verdict.UNKNOWN
-        known = next((ended for granted, ended in one.attempts if granted == token), None)
+        known = next((ended for granted, ended, _ in one.attempts if granted == token), None)
         if known is outcome:
             if outcome is Outcome.SUCCEEDED and result != one.result:
                 self.counts["stale"] += 1

@@ -42,6 +42,7 @@ from timeball.cluster.state.operations import (
     PutJob,
     Release,
     Replay,
+    ReportProgress,
     ResumeJob,
     RetryPolicy,
     SkipExpired,
@@ -157,6 +158,9 @@ class Life:
     def start(self):
         self.apply(Start(self.held()))
 
+    def report_progress(self):
+        self.apply(ReportProgress([(*hold, b"half") for hold in self.held()]))
+
     def succeed(self):
         self.apply(Succeed([Success(*hold, b"done") for hold in self.held()]))
 
@@ -240,7 +244,7 @@ class Life:
 
     STEPS = (
         configure,
-        *(create, claim, claim, claim, start, succeed, succeed, fail, fail),
+        *(create, claim, claim, claim, start, report_progress, succeed, succeed, fail, fail),
         *(release, expire, replay, skip, cancel, advance, advance),
         *(pause, resume, park, trigger, backfill, update, put, purge),
     )

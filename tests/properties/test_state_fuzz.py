@@ -27,6 +27,7 @@ from timeball.cluster.state.operations import (
     KeyRule,
     Lead,
     NewJob,
+    ReportProgress,
     Succeed,
     Success,
     Timetable,
@@ -55,9 +56,10 @@ def a_state() -> StateMachine:
             Lead("n1", ClusterSettings()),
             CreateJobs("r1", jobs),
             Claim("w1", "c1", 1_000, holds[1:4]),
+            ReportProgress([(*holds[1], 3 * 4096, b"\x07")]),
             Succeed([Success(*holds[2], 3 * 4096 + 1)]),
             Fail([Failure(*holds[3], 3 * 4096 + 2, non_retryable=True)]),
-            ConfigureQueue("q", 0, QueueChange("draining", 2, 1, RateLimit(1, 1_000, 5))),
+            ConfigureQueue("q", 0, QueueChange("", 2, 1, RateLimit(1, 1_000, 5))),
         ],
         1,
     ):
@@ -72,7 +74,7 @@ DIGEST = a_state().digest()
 def apply_fuzz(entry: bytes) -> StateMachine:
     machine = StateMachine()
     machine.load(DUMP)
-    applied = machine.apply(7, entry)
+    applied = machine.apply(8, entry)
     if applied.halt is not None:
         assert machine.digest() == DIGEST
         assert (applied.verdicts, applied.touched) == ([], [])
@@ -81,7 +83,7 @@ def apply_fuzz(entry: bytes) -> StateMachine:
         again.load(list(machine.dump()))
         assert again.digest() == machine.digest()
         after = encode_entry(EPOCH_MS, [Lead("n1", ClusterSettings()), CreateJobs("", [])])
-        assert machine.apply(8, after).halt is None
+        assert machine.apply(9, after).halt is None
     return machine
 
 
@@ -92,7 +94,7 @@ INTEGERS = [
     *(EPOCH_MS - 1, EPOCH_MS, EPOCH_MS + 1, EPOCH_MS + 1_000),
 ]
 TEXTS = ["", "q", "k1", "k2", "r1", "c1", "x" * 300, "é\x00", "UTC"]
-BLOBS = [b"", b"f", b"g", bytes(100)]
+BLOBS = [b"", b"f", b"g", bytes(100), bytes(1_100)]
 WRONG = [None, True, 1.5, float("nan"), "text", b"bytes", [], [[[]]], {}, {"a": 1}, -1]
 
 
@@ -169,7 +171,7 @@ def test_raft_08_a_damaged_entry_is_applied_whole_or_not_at_all(at, byte, cut):
 
 def test_every_operation_is_fuzzed():
     assert isinstance(OPERATIONS, msgspec.inspect.UnionType)
-    assert len(OPERATIONS.types) == 21
+    assert len(OPERATIONS.types) == 23
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))

@@ -50,6 +50,7 @@ from timeball.cluster.state.operations import (
     PutJob,
     Release,
     Replay,
+    ReportProgress,
     ResumeJob,
     SkipExpired,
     Start,
@@ -161,7 +162,7 @@ class Driver:
             )
             assert found.cancel_requested == expected.cancel_requested
             assert (found.finished_ms, found.result) == (expected.ended_ms, expected.result)
-            attempts = [[a.token, a.outcome] for a in found.attempts or ()]
+            attempts = [[a.token, a.outcome, a.progress] for a in found.attempts or ()]
             assert attempts == expected.attempts
             assert attempts == sorted(attempts), "tokens rise"
             for attempt in found.attempts or ():
@@ -305,6 +306,12 @@ class Driver:
     def start(self):
         hold, token = self.draw_held()
         self.add(Start([(*hold, token)]), [self.model.start(hold, token)])
+
+    def report_progress(self):
+        hold, token = self.draw_held()
+        progress = self.pick([b"\x01", b"\x02"])
+        verdict = self.model.report_progress(hold, token, progress)
+        self.add(ReportProgress([(*hold, token, progress)]), [verdict])
 
     def succeed(self):
         result = self.pick([b"\x01", b"\x02"])
@@ -467,7 +474,7 @@ class Driver:
 
     OPERATIONS = (
         configure,
-        *(create, claim, claim, claim, start, succeed, fail, fail),
+        *(create, claim, claim, claim, start, report_progress, succeed, fail, fail),
         *(release, expire, expire, cancel, advance, advance, advance, replay, skip, skip),
         *(pause, resume, resume, park, trigger, backfill, update, put, purge),
     )

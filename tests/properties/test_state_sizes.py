@@ -96,6 +96,10 @@ OPERATIONS = st.one_of(
     st.builds(ops.Replay, some(HOLD)),
     st.builds(ops.PurgeDead, some(HOLD)),
     st.builds(ops.SkipExpired, some(IDENTITY)),
+    st.builds(
+        ops.ReportProgress,
+        some(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=200))),
+    ),
     st.builds(ops.ParkTimetables, some(st.tuples(NUMBERS, NUMBERS, KEY))),
     st.builds(ops.BackfillJob, NUMBERS, NUMBERS, some(NUMBERS)),
 )

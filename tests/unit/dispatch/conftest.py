@@ -315,9 +315,9 @@ class World:
     async def cancel_job(self, job: int) -> object:
         return (await self.write(CancelJobs([job])))[0][0]
 
-    def heartbeat(self, grant):
-        execution = grant.execution
-        return self.dispatcher.heartbeat(execution.job.id, execution.nominal_ms, grant.token)
+    def heartbeat(self, grant, progress=None):
+        job, nominal_ms = grant.execution.job.id, grant.execution.nominal_ms
+        return self.dispatcher.heartbeat(job, nominal_ms, grant.token, progress)
 
     def execution(self, hold):
         return self.state.execution(*hold)
