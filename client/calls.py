@@ -12,9 +12,11 @@ from uuid import UUID
 
 from yarl import URL
 
+from timeball.client.event_stream import Opened
 from timeball.client.failover import Backoff, Nodes
-from timeball.client.flow import Call, Policy, Steps, flow
+from timeball.client.flow import Call, NoReply, Policy, Reply, Send, Steps, flow
 from timeball.client.messages import Consistency
+from timeball.client.surroundings import Surroundings
 from timeball.client.transport import AsyncTransport
 
 T = TypeVar("T")
@@ -29,6 +31,10 @@ class Transport(Protocol):
 
     async def drive(self, steps: Steps[T]) -> T:
         """Take a flow to its end: its value or its exception."""
+        ...
+
+    async def open(self, send: Send) -> Opened | Reply | NoReply:
+        """Send a request for a stream; anything but a success is read whole."""
         ...
 
     async def close(self) -> None:
@@ -63,6 +69,7 @@ class Calls:
         rng: Random | None = None,
         now_ms: Callable[[], int] = loop_ms,
         transport: Transport | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         if timeout_ms < 1 or attempt_timeout_ms < 1 or connections < 1:
             raise ValueError("timeout_ms, attempt_timeout_ms and connections are at least 1")
@@ -70,6 +77,7 @@ class Calls:
         self.attempt_timeout_ms = attempt_timeout_ms
         self.rng = rng or SystemRandom()
         self.read_your_writes = read_your_writes
+        self.surroundings = surroundings or Surroundings()
         self.seen_index = 0
         nodes = Nodes(parse_urls(urls))
         self._policy = Policy(nodes, backoff or Backoff(), self.rng, now_ms, self._saw)

@@ -4,7 +4,8 @@ It speaks with its worker over one pipe, in pickles, for both are the same progr
 
     worker → child   Run        handle this delivery
                      Interrupt  it is lost, cancelled, or the worker stops
-    child → worker   bytes of the encoded result; `Failed`; None: it ended as it was told to
+    child → worker   Progress   how far it has come
+                     bytes of the encoded result; `Failed`; None: it ended as it was told to
 
 When the pipe ends its worker is dead, and so are its leases, soon: what runs is told that it is
 lost, and the process ends after `ORPHAN_GRACE_MS`.
@@ -12,6 +13,7 @@ lost, and the process ends after `ORPHAN_GRACE_MS`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -28,6 +30,8 @@ from timeball.client.errors import LeaseLost
 from timeball.client.messages import Delivery
 from timeball.client.outcomes import Failed, encode_result, failed
 
+TELLING_MS = 250
+"""Between two tellings of progress: of what a handler tells meanwhile, the latest is sent."""
 ORPHAN_GRACE_MS = 1_000
 """How long a handler may clean up after its worker has died."""
 
@@ -47,6 +51,13 @@ class Interrupt(NamedTuple):
     cancelled: bool
 
 
+class Progress(NamedTuple):
+    """The handler of `token` has come so far, in MessagePack."""
+
+    token: int
+    packed: bytes
+
+
 def serve(pipe: Connection) -> None:
     """Run what comes over the pipe until it ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -61,6 +72,9 @@ class _Child:
         self._pipe = pipe
         self._runs: SimpleQueue[tuple[Run, ExecutionContext]] = SimpleQueue()
         self._context: ExecutionContext | None = None
+        self._speaking = threading.Lock()
+        self._news = threading.Event()
+        self._teller: threading.Thread | None = None
         threading.Thread(target=self._listen, daemon=True).start()
 
     def work(self) -> None:
@@ -75,7 +89,8 @@ class _Child:
                 told_to = isinstance(error, ExecutionCancelled | LeaseLost) and context.interrupted
                 answer = None if told_to else failed(error)
             self._context = None
-            self._pipe.send(answer)
+            with self._speaking:
+                self._pipe.send(answer)
 
     def _listen(self) -> None:
         while True:
@@ -86,9 +101,27 @@ class _Child:
             if isinstance(message, Run):
                 delivery = msgspec.msgpack.decode(message.delivery, type=Delivery)
                 self._context = ExecutionContext(delivery)
+                self._context.tell_progress = self._has_news
                 self._runs.put((message, self._context))
             elif isinstance(message, Interrupt):
                 self._interrupt(message)
+
+    def _has_news(self) -> None:
+        """The handler told progress; it is sent by a thread of its own, at a bounded rate."""
+        if not self._news.is_set():
+            self._news.set()
+            if self._teller is None:
+                self._teller = threading.Thread(target=self._tell, daemon=True)
+                self._teller.start()
+
+    def _tell(self) -> None:
+        while self._news.wait():
+            self._news.clear()
+            context = self._context
+            if context is not None and context.packed_progress is not None:
+                with contextlib.suppress(OSError), self._speaking:
+                    self._pipe.send(Progress(context.token, context.packed_progress))
+            threading.Event().wait(TELLING_MS / 1_000)
 
     def _interrupt(self, message: Interrupt) -> None:
         context = self._context

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
 from timeball.client.errors import LeaseLost
 from timeball.client.messages import Delivery
+from timeball.client.progress import pack_progress
 
 
 class RetryLater(Exception):
@@ -80,7 +82,10 @@ class ExecutionContext:
     and ended after a grace.
     """
 
-    __slots__ = ("cancelled", "delivery", "error", "interrupted", "lost", "stopping")
+    __slots__ = (
+        "cancelled", "delivery", "error", "interrupted", "lost", "packed_progress", "stopping",
+        "tell_progress",
+    )  # fmt: skip
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
@@ -89,6 +94,21 @@ class ExecutionContext:
         self.stopping = Signal()
         self.interrupted = Signal()
         self.error: LeaseLost | None = None
+        self.packed_progress: bytes | None = None
+        """The latest that the handler told, in MessagePack (for the worker)."""
+        self.tell_progress: Callable[[], None] = lambda: None
+        """Called when there is a new one, in whichever thread (the worker sets this)."""
+
+    def progress(self, value: Any) -> None:
+        """Tell how far this attempt has come, for people who look at the execution.
+
+        `value` is anything that JSON has, at most 1 KiB of it: ``40``, ``{"rows": 12_000}``. The
+        latest one rides on the next heartbeat, within a second or so, and on all after it; call
+        this as often as you like, from any thread. What is told right before the end may not be
+        seen any more. Raises TypeError and ValueError for what can not be sent.
+        """
+        self.packed_progress = pack_progress(value)
+        self.tell_progress()
 
     @property
     def execution_id(self) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import pickle
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple, get_args
 
 from timeball.client.context import ExecutionContext, enter_execution
@@ -68,7 +69,14 @@ def check_importable(chosen: Handling, what: str = "the handler") -> Handling:
 class Executors:
     """Runs the handlers of one queue, at most `size` at a time."""
 
-    def __init__(self, size: int, name: str) -> None:
+    def __init__(
+        self,
+        size: int,
+        name: str,
+        elsewhere: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`elsewhere` is entered around what does not run in the loop."""
+        self._elsewhere = elsewhere
         self._threads = ThreadPool(size, name)
         self._processes = ProcessPool(size, name)
 
@@ -76,10 +84,11 @@ class Executors:
         """Run a handler to its end. Raises what it raises, and `LeaseLost` when it was lost."""
         function, run_in = chosen
         enter_execution(context)
-        if run_in == "process":
-            return await self._processes.run(function, context)
-        if run_in == "thread":
-            return _no_coroutine(await self._threads.run(function, context))
+        if run_in != "loop":
+            with self._elsewhere():
+                if run_in == "process":
+                    return await self._processes.run(function, context)
+                return _no_coroutine(await self._threads.run(function, context))
         try:
             return await function(context)
         except asyncio.CancelledError:

@@ -13,17 +13,22 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
+
+import msgspec
 
 from timeball.client.client import Client
 from timeball.client.context import ExecutionContext
 from timeball.client.errors import TimeballError
 from timeball.client.failover import Backoff
-from timeball.client.messages import Delivery, Heartbeat, Hold
+from timeball.client.messages import Beat, Delivery, Heartbeat, Hold
 
 log = logging.getLogger("timeball.worker")
 
 BEATS_A_LEASE = 3
 """A heartbeat falls due after this part of the lease, so that two may fail."""
+PROGRESS_MS = 1_000
+"""Progress is told so soon after the latest heartbeat, at once if that is longer ago."""
 _GATHER_PART = 12
 """Heartbeats that fall due within this part of a lease ride on one request."""
 
@@ -40,8 +45,8 @@ class Held:
     """
 
     __slots__ = (
-        "beat_ms", "cancellable", "context", "deadline_ms", "delivery", "hold", "limit_ms",
-        "queue", "started_ms", "task", "timed_out",
+        "beat_ms", "beaten_ms", "cancellable", "context", "deadline_ms", "delivery", "has_news",
+        "hold", "limit_ms", "news_ms", "queue", "started_ms", "task", "timed_out",
     )  # fmt: skip
 
     def __init__(self, delivery: Delivery, sent_ms: int, queue: str = "") -> None:
@@ -53,6 +58,12 @@ class Held:
         self.cancellable = True
         self.started_ms = 0
         self.beat_ms = 0
+        self.beaten_ms = 0
+        """When the latest heartbeat was sent, answered or not."""
+        self.has_news = False
+        """Whether its handler told progress that no heartbeat has carried; of any thread."""
+        self.news_ms: int | None = None
+        """When that is to be told at the latest."""
         self.deadline_ms = 0
         self.timed_out = False
         timeout_ms = delivery.timeout_ms
@@ -70,6 +81,14 @@ class Held:
         # Nothing more can be had near the end of an attempt: beat at the usual pace even so.
         first = self.beat_ms == 0
         self.beat_ms = sent_ms + (min(lease_ms, whole_ms) if first else whole_ms) // BEATS_A_LEASE
+
+    def beat(self, now: int) -> Hold | Beat:
+        """A heartbeat that is sent now, with the latest progress."""
+        self.beaten_ms, self.has_news, self.news_ms = now, False, None
+        packed = self.context.packed_progress
+        if packed is None:
+            return self.hold
+        return Beat(self.hold.execution_id, self.hold.token, msgspec.Raw(packed))
 
     @property
     def running(self) -> bool:
@@ -108,6 +127,7 @@ class LeaseKeeper:
     def keep(self, held: Held) -> None:
         """Keep a lease alive from now on."""
         self._held[held.hold.token] = held
+        held.context.tell_progress = partial(self._has_news, held, asyncio.get_running_loop())
         if held.beat_ms < self._wake_ms:
             self._wake.set()
 
@@ -142,6 +162,19 @@ class LeaseKeeper:
             if answer.verdict == "extended" and held.deadline_ms > now_ms()
         ]
 
+    def _has_news(self, held: Held, loop: asyncio.AbstractEventLoop) -> None:
+        """A handler told progress; called in any thread."""
+        if not held.has_news:
+            held.has_news = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the worker with it
+                loop.call_soon_threadsafe(self._hear, held)
+
+    def _hear(self, held: Held) -> None:
+        if held.has_news and held.hold.token in self._held:
+            held.news_ms = max(now_ms(), held.beaten_ms + PROGRESS_MS)
+            if held.news_ms < self._wake_ms:
+                self._wake.set()
+
     def _end_overdue(self, now: int) -> None:
         for held in [held for held in self._held.values() if held.deadline_ms <= now]:
             self.drop(held)
@@ -154,12 +187,14 @@ class LeaseKeeper:
             held
             for held in self._held.values()
             if held.beat_ms <= now + (held.deadline_ms - held.beat_ms) // _GATHER_PART
+            or (held.news_ms is not None and held.news_ms <= now)
         ]
 
     async def _sleep(self) -> None:
         instants = [held.deadline_ms for held in self._held.values()]
         if not self._beating:
             instants += [held.beat_ms for held in self._held.values()]
+            instants += [one.news_ms for one in self._held.values() if one.news_ms is not None]
         self._wake.clear()
         self._wake_ms = min(instants, default=now_ms() + 60_000)
         with contextlib.suppress(TimeoutError):
@@ -171,7 +206,7 @@ class LeaseKeeper:
         timeout_ms = min(held.delivery.lease_ms for held in due) // BEATS_A_LEASE
         try:
             answers = await self._client.heartbeat(
-                [held.hold for held in due], timeout_ms=timeout_ms
+                [held.beat(sent_ms) for held in due], timeout_ms=timeout_ms
             )
         except TimeballError as error:
             log.warning("%d heartbeats failed: %s", len(due), error)

@@ -54,7 +54,9 @@ class ProcessPool:
         """
         process = self._take()
         run = child.Run(pickle.dumps(function), msgspec.msgpack.encode(context.delivery))
-        talk = asyncio.create_task(self._talking.run(lambda _: process.handle(run), context))
+        talk = asyncio.create_task(
+            self._talking.run(lambda _: process.handle(run, context), context)
+        )
         watch = asyncio.create_task(_end_when_interrupted(process, context))
         try:
             answer = await talk
@@ -111,15 +113,19 @@ class _Process:
         """Whether it can handle another delivery."""
         return not self._ended and self._process is not None and self._process.is_alive()
 
-    def handle(self, run: child.Run) -> object:
-        """Have a delivery handled. Raises `ProcessDied`."""
+    def handle(self, run: child.Run, context: ExecutionContext) -> object:
+        """Have a delivery handled; its context hears of progress. Raises `ProcessDied`."""
         try:
             with self._speaking:
                 if self._pipe is None:
                     self._start()
                 assert self._pipe is not None
                 self._pipe.send(run)
-            return self._pipe.recv()
+            while isinstance(answer := self._pipe.recv(), child.Progress):
+                if answer.token == context.token:  # else it came too late for its own
+                    context.packed_progress = answer.packed
+                    context.tell_progress()
+            return answer
         except (EOFError, OSError) as error:
             raise ProcessDied(self._how_it_ended()) from error
 

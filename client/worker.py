@@ -20,7 +20,6 @@ import logging
 import os
 import signal
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -48,11 +47,6 @@ CONCURRENCY = 10
 """Executions of one queue at a time, unless told otherwise."""
 
 
-def wall_ms() -> int:
-    """Read the wall clock, in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 class _Served(NamedTuple):
     """A queue of a worker."""
 
@@ -76,8 +70,8 @@ class Worker:
 
     Each delivery gets a lease of `lease_ms`, extended while its handler runs. `wait_ms`
     bounds a long poll, and is held to half the lease, since a lease is measured from the
-    moment that its claim was sent. Reports are gathered for `gather_ms`. `tags` are what the
-    worker offers: executions of jobs that require more go to others.
+    moment that its claim was sent. Reports are gathered for `gather_ms`, 2 unless told otherwise.
+    `tags` are what the worker offers: executions of jobs that require more go to others.
 
     Use as ``await Worker(…).run()``, which ends on SIGTERM and SIGINT, or as an
     asynchronous context manager, or with `start` and `stop`. `counts` tells how many
@@ -99,10 +93,10 @@ class Worker:
         middleware: Sequence[HandlerMiddleware] = (),
         lease_ms: int = 10_000,
         wait_ms: int = 5_000,
-        gather_ms: int = 2,
+        gather_ms: int | None = None,
         name: str | None = None,
         tags: Sequence[str] = (),
-        wall_clock_ms: Callable[[], int] = wall_ms,
+        wall_clock_ms: Callable[[], int] | None = None,
     ) -> None:
         self.client = client
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{client.new_request_id()[:8]}"
@@ -111,8 +105,14 @@ class Worker:
         self._changed = asyncio.Event()
         self._served: dict[str, _Served] = {}
         self._keeper = LeaseKeeper(client, self._lose, self._cancel)
+        around = client.surroundings
         self._runs = Runs(
-            client, gather_ms, middleware, wall_clock_ms, self._free, self._changed.set
+            client,
+            around.gather_ms if gather_ms is None else gather_ms,
+            middleware,
+            wall_clock_ms or around.wall_clock_ms,
+            self._free,
+            self._changed.set,
         )
         self._stop_by_ms: int | None = None
         self._fatal: TimeballError | None = None
@@ -166,7 +166,8 @@ class Worker:
             raise ValueError(f"concurrency is 1 to 100000, got {slots}")
         if not 0 <= prefetch <= 100_000:
             raise ValueError(f"prefetch is 0 to 100000, got {prefetch}")
-        executors = Executors(slots, f"{queue}-handler")
+        elsewhere = self.client.surroundings.elsewhere
+        executors = Executors(slots, f"{queue}-handler", elsewhere)
         intake = Intake(
             self._terms, queue, slots, prefetch, self._keeper,
             begin=lambda held: self._runs.begin(held, route, executors),

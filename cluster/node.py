@@ -22,17 +22,19 @@ from typing import Any
 from timeball.cluster.clocks import ClockWatch
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import DispatchSettings
+from timeball.cluster.history import History
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.nouns import all_routes
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.http.services import Services
+from timeball.cluster.http.waiting import Ends
 from timeball.cluster.levels import LevelKeeper, objection_at
 from timeball.cluster.metrics import Metrics
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.consensus import Consensus
 from timeball.cluster.raft.disk import Disk
-from timeball.cluster.raft.interface import Applied, Observer
+from timeball.cluster.raft.interface import Applied, Member, Observer
 from timeball.cluster.raft.network import Network
 from timeball.cluster.raft.settings import CommitSettings, RaftSettings
 from timeball.cluster.settings import Address, ConfigError, Settings
@@ -55,6 +57,9 @@ ENTRY_WEIGHT, ENTRY_WEIGHT_LEAST = 750, 250
 """Items of one entry: what is applied in some milliseconds on a fast machine and on a slow one."""
 EXECUTIONS_BOUND = ENTRY_WEIGHT // 3
 """Of one claim, and of all that one entry binds: the rest of it is for what ends executions."""
+DISPATCH = DispatchSettings(
+    max_executions_per_claim=EXECUTIONS_BOUND, executions_per_entry=EXECUTIONS_BOUND
+)
 YOUNG_OBJECTS, YOUNG_TO_MIDDLE, MIDDLE_TO_OLD = 10_000, 50, 100_000
 """Thresholds of the garbage collector (see `_tame_collector`)."""
 
@@ -73,11 +78,13 @@ class Node(Observer):
         network: Network | None = None,
         disk: Disk | None = None,
         raft: RaftSettings | None = None,
+        member: Callable[[StateMachine], Member] | None = None,
+        dispatch: DispatchSettings = DISPATCH,
     ) -> None:
         """Build every part; nothing is opened before `start`. Raises ConfigError.
 
         Without `network` and `disk` the members speak TCP and write to the real disk; without
-        `raft` consensus has its defaults.
+        `raft` consensus has its defaults. `member` makes another consensus than ours.
         """
         self.settings = settings
         self.me = settings.node(name)
@@ -87,23 +94,35 @@ class Node(Observer):
         self._halted: str | None = None
         self._serving_term: int | None = None
         self.state = StateMachine()
-        members = {node.name: (node.raft.host, node.raft.port) for node in settings.nodes}
-        self.consensus = Consensus(
-            name,
-            members,
-            settings.data_dir(name),
-            settings.secret,
-            self.state,
-            raft
-            or RaftSettings(
-                cluster=settings.name, min_free_bytes=settings.process.min_free_mib * 1024 * 1024
-            ),
-            clock=clock,
-            rng=rng,
-            level=self.state.supported_level,
-            network=network,
-            disk=disk,
+        self.consensus: Member
+        if member is not None:
+            self.consensus = member(self.state)
+        else:
+            members = {node.name: (node.raft.host, node.raft.port) for node in settings.nodes}
+            self.consensus = Consensus(
+                name,
+                members,
+                settings.data_dir(name),
+                settings.secret,
+                self.state,
+                raft
+                or RaftSettings(
+                    cluster=settings.name,
+                    min_free_bytes=settings.process.min_free_mib * 1024 * 1024,
+                ),
+                clock=clock,
+                rng=rng,
+                level=self.state.supported_level,
+                network=network,
+                disk=disk,
+            )
+        # Before the group commit, which tells verdicts: who hears one may ask what happened.
+        self.history = History(
+            self.state, settings.process.event_history, settings.process.event_history_bytes
         )
+        self.consensus.add_observer(self.history)
+        self.ends = Ends()
+        self.consensus.add_observer(self.ends)
         self.commit = GroupCommit(
             self.consensus,
             operations.encode_entry,
@@ -125,9 +144,7 @@ class Node(Observer):
             self.state,
             self.commit,
             wall_clock_ms,
-            settings=DispatchSettings(
-                max_executions_per_claim=EXECUTIONS_BOUND, executions_per_entry=EXECUTIONS_BOUND
-            ),
+            settings=dispatch,
             instruments=self.metrics.dispatch,
         )
         self.stalls.observe_ms.append(self.metrics.loop_stall.observe_ms)
@@ -194,6 +211,8 @@ class Node(Observer):
         _log.info("%s is stopping", self.me.name)
         self._stopping = True
         await self.http.stop_accepting()
+        self.history.close()
+        self.ends.close()
         self.forwarder.end_claims()
         await self.consensus.stop()
         if not await self.http.wait_idle(self.settings.process.drain_ms / 1000):
@@ -203,6 +222,8 @@ class Node(Observer):
     async def _close(self) -> None:
         self.stalls.stop()
         self.clocks.stop()
+        self.history.close()
+        self.ends.close()
         await self.http.stop()
         await self.forwarder.stop()
         await self.consensus.stop()
@@ -310,6 +331,8 @@ class Node(Observer):
             me=self.me,
             state=self.state,
             replica=self.consensus,
+            history=self.history,
+            ends=self.ends,
             dispatcher=self.dispatcher,
             propose=self.propose,
             take_snapshot=self.consensus.take_snapshot,

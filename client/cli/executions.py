@@ -92,7 +92,7 @@ def _one(view: ExecutionView) -> str:
     if not view.attempts:
         return head
     attempts = output.table(
-        ["attempt", "worker", "token", "outcome", "claimed", "finished", "error"],
+        ["attempt", "worker", "token", "outcome", "claimed", "finished", "progress", "error"],
         [
             (
                 attempt.number,
@@ -101,6 +101,7 @@ def _one(view: ExecutionView) -> str:
                 attempt.outcome,
                 attempt.claimed_at,
                 attempt.finished_at,
+                None if attempt.progress is None else output.compact(attempt.progress),
                 ": ".join(part for part in (attempt.error_type, attempt.message) if part),
             )
             for attempt in view.attempts

@@ -22,6 +22,8 @@ class AttemptView(Answer, frozen=True):
     error_type: str
     message: str
     backtrace: str = ""
+    progress: Any = None
+    """The latest that its worker said of how far it had come; null: nothing."""
 
 
 class ExecutionView(Answer, frozen=True):

@@ -9,6 +9,8 @@ from msgspec import Meta
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 """Largest payload of a job and result of an execution, as MessagePack."""
+MAX_PROGRESS_BYTES = 1_024
+"""Largest progress of an attempt, as MessagePack."""
 MAX_BATCH = 1_000
 """Most items in one batch request, and most executions in one claim."""
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -75,6 +77,9 @@ ExecutionStateName = Literal[
     "scheduled", "retry", "leased", "running", "succeeded", "dead", "cancelled", "skipped"
 ]
 
+ENDED = frozenset({"succeeded", "dead", "cancelled", "skipped"})
+"""States that an execution does not leave by itself."""
+
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Base of everything that a client sends.
@@ -112,6 +117,8 @@ class Problem(Answer, frozen=True, omit_defaults=True, kw_only=True):
     retry_after_ms: int = 0
     leader: str = ""
     job_id: str = ""
+    oldest_index: int | None = None
+    """Behind which events are kept."""
 
 
 def encode_execution_id(job: int, nominal_ms: int) -> str:

@@ -78,10 +78,19 @@ class Holds(Request, frozen=True):
     items: Annotated[list[Hold], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
+class Beat(Request, frozen=True):
+    """A heartbeat. `progress`, how far the attempt has come, is any small value; without it what
+    was told before stands."""
+
+    execution_id: str
+    token: Token
+    progress: Any = None
+
+
 class Heartbeats(Request, frozen=True):
     """A batch of heartbeats."""
 
-    items: Annotated[list[Hold], Meta(min_length=1, max_length=MAX_BATCH)]
+    items: Annotated[list[Beat], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
 class Success(Request, frozen=True):
@@ -125,6 +134,13 @@ class SingleHold(Request, frozen=True):
     """A hold on the execution that the path names."""
 
     token: Token
+
+
+class SingleBeat(Request, frozen=True):
+    """A heartbeat of the execution that the path names; see `Beat`."""
+
+    token: Token
+    progress: Any = None
 
 
 class SingleSuccess(Request, frozen=True):

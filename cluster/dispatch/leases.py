@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from timeball.cluster.dispatch.outbox import Outbox
+from timeball.cluster.dispatch.progress import Name, ProgressReports
 from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instruments, Timers
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import Expire, Release, Start
@@ -100,6 +101,7 @@ class Leases:
             build=lambda leases: Release([lease.name() for lease in leases]),
             wanted=self._is_live,
         )  # fmt: skip
+        self.progress = ProgressReports(commit, timers, settings, instruments, holder=self._holder)
 
     def __len__(self) -> int:
         """Live leases known so far."""
@@ -153,8 +155,13 @@ class Leases:
                 self._wheel.cancel(self._look_timers.pop(look_ms))
         return True
 
-    def heartbeat(self, job: int, nominal_ms: int, token: int) -> Heartbeat:
-        """Extend a lease by its own length from now, and tell its holder how things stand."""
+    def heartbeat(
+        self, job: int, nominal_ms: int, token: int, progress: bytes | None = None
+    ) -> Heartbeat:
+        """Extend a lease by its own length from now, and tell its holder how things stand.
+
+        `progress` is how far that has come, in MessagePack; None: it says nothing of it.
+        """
         execution = self._state.execution(job, nominal_ms)
         if execution is None:
             return Heartbeat("unknown")
@@ -170,6 +177,8 @@ class Leases:
         if execution.state is ExecutionState.LEASED and not lease.start_proposed:
             lease.start_proposed = True
             self._starts.put(lease)
+        if progress is not None:
+            self.progress.tell(lease.name(), progress)
         remaining_ms = lease.deadline_ms - now_ms
         if execution.cancel_requested:
             return Heartbeat("cancel_requested", remaining_ms)
@@ -219,6 +228,7 @@ class Leases:
         """End of the leadership: nothing expires here any more."""
         for outbox in (self._expiries, self._starts, self._releases):
             outbox.close()
+        self.progress.close()
         self._live.clear()
         self._looks.clear()
 
@@ -235,6 +245,14 @@ class Leases:
         if together is None:
             together = self._look_at(at_ms)
         together[lease] = None
+
+    def _holder(self, name: Name) -> Execution | None:
+        """The execution that a lease of this name holds."""
+        job, nominal_ms, token = name
+        execution = self._state.execution(job, nominal_ms)
+        if execution is None or execution not in self._live or execution.token != token:
+            return None
+        return execution
 
     def _is_live(self, lease: Lease) -> bool:
         return self._live.get(lease.execution) is lease

@@ -16,7 +16,8 @@ from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instrument
 
 T = TypeVar("T")
 
-_BYTES_AN_ITEM = 32
+BYTES_AN_ITEM = 32
+"""Of the log; items that take more weigh more."""
 
 
 def _one(_item: object) -> int:
@@ -76,7 +77,7 @@ class Outbox(Generic[T]):
             if not batch:
                 return
             verdict = self._commit.propose(
-                self._build(batch), weight=weight, size=64 + _BYTES_AN_ITEM * weight
+                self._build(batch), weight=weight, size=64 + BYTES_AN_ITEM * weight
             )
             verdict.add_done_callback(partial(self._on_verdict, batch))
 

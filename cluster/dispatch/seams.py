@@ -109,6 +109,9 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The pause before an operation of the leader's own that failed is proposed again, and
     between looks at the budget of runs of the past while timetables wait for it."""
 
+    progress_ms: int = 1_000
+    """How often the progress of what runs is written to the log, at most."""
+
     def validate(self) -> None:
         """Raise ValueError unless every bound is positive and they fit each other."""
         for name in self.__struct_fields__:

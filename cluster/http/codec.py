@@ -240,12 +240,12 @@ def _can_name_queue(name: str) -> bool:
 # --- values that travel through: payloads and results ---------------------------------------
 
 
-def pack_value(value: Any, field: str) -> bytes:
-    """Encode a decoded payload or result as MessagePack, the form in which it is kept.
+def pack_value(value: Any, field: str, most: int = MAX_PAYLOAD_BYTES) -> bytes:
+    """Encode a decoded payload, result or progress as MessagePack, the form in which it is kept.
 
     Raises InvalidRequest naming `field` for what only one of the two forms could carry
     (extension types, NaN and infinities, integers beyond 64 bits, keys that are not text),
-    and TooLarge beyond `MAX_PAYLOAD_BYTES`.
+    and TooLarge beyond `most` bytes.
     """
     if value is None:
         return EMPTY
@@ -257,8 +257,8 @@ def pack_value(value: Any, field: str) -> bytes:
         raise InvalidRequest.at(
             field, f"an integer is outside of {MIN_INTEGER} to {MAX_INTEGER}"
         ) from error
-    if len(packed) > MAX_PAYLOAD_BYTES:
-        detail = f"{len(packed)} bytes as MessagePack, more than {MAX_PAYLOAD_BYTES}"
+    if len(packed) > most:
+        detail = f"{len(packed)} bytes as MessagePack, more than {most}"
         raise TooLarge(f"{field}: {detail}", errors=[FieldError(field=field, detail=detail)])
     return packed
 

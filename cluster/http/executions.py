@@ -25,6 +25,7 @@ from timeball.cluster.http.paging import (
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services, propose_all
 from timeball.cluster.http.views import EXECUTION_STATES, execution_state, execution_view
+from timeball.cluster.http.waiting import APPLIED, preferred_wait_s
 from timeball.cluster.state import operations
 from timeball.cluster.state.records import Execution
 from timeball.cluster.state.verdicts import Verdict
@@ -68,7 +69,7 @@ class Executions:
                 "heartbeat",
                 self._heartbeat,
                 messages.Heartbeats,
-                messages.SingleHold,
+                messages.SingleBeat,
                 messages.HeartbeatAnswers,
             ),
             (
@@ -102,15 +103,25 @@ class Executions:
         parameters = read_query(request.query, FRESHNESS)
         services = self._services
         await services.wait_until_fresh(parameters)
+        execution = self._find(request)
+        headers: dict[str, str] = {}
+        wait_s = preferred_wait_s(request.headers.get("prefer", ""))
+        if wait_s and services.ends.has_room:
+            await services.ends.wait(execution, wait_s)
+            execution = self._find(request)
+            headers[APPLIED] = f"wait={wait_s}"
+        view = execution_view(execution, request.answer_form, services.wall_clock_ms())
+        return Answered(message=view, headers=headers)
+
+    def _find(self, request: Request) -> Execution:
         text = request.parameters["execution_id"]
         try:
-            execution = services.state.execution(*messages.decode_execution_id(text))
+            execution = self._services.state.execution(*messages.decode_execution_id(text))
         except ValueError:
             execution = None
         if execution is None:
             raise _no_execution(text)
-        view = execution_view(execution, request.answer_form, services.wall_clock_ms())
-        return Answered(message=view)
+        return execution
 
     async def list_page(self, request: Request) -> Answered:
         """A page of executions."""
@@ -218,22 +229,30 @@ class Executions:
             verdicts = [_UNKNOWN if place in nothing else next(known) for place in range(len(ids))]
         return [answer_report(text, verdict) for text, verdict in zip(ids, verdicts, strict=True)]
 
-    async def _heartbeat(self, ids: Ids, items: Items, _prefix: str) -> list[messages.Heartbeat]:
+    async def _heartbeat(self, ids: Ids, items: Items, prefix: str) -> list[messages.Heartbeat]:
         dispatcher = self._services.dispatcher
         answers: list[messages.Heartbeat] = []
-        for text, item in zip(ids, items, strict=True):
+        told = [_progress(item, prefix, place) for place, item in enumerate(items)]
+        for text, item, progress in zip(ids, items, told, strict=True):
             try:
                 job, nominal_ms = messages.decode_execution_id(text)
             except ValueError:
                 answers.append(messages.Heartbeat(text[:MAX_ID_SHOWN], "unknown", 0))
                 continue
-            beat = dispatcher.heartbeat(job, nominal_ms, item.token)
+            beat = dispatcher.heartbeat(job, nominal_ms, item.token, progress)
             answers.append(messages.Heartbeat(text, beat.verdict, beat.lease_remaining_ms))
         return answers
 
 
 def _hold(job: int, nominal_ms: int, item: Any, _place: int) -> tuple[int, int, int]:
     return job, nominal_ms, item.token
+
+
+def _progress(item: Any, prefix: str, place: int) -> bytes | None:
+    if item.progress is None:
+        return None
+    field = prefix.format(place) + "progress"
+    return pack_value(item.progress, field, messages.MAX_PROGRESS_BYTES)
 
 
 def _failure(job: int, nominal_ms: int, item: Any, _place: int) -> operations.Failure:
@@ -296,7 +315,8 @@ def _refusal(answer: messages.Report | messages.Heartbeat) -> TimeballError | No
 
 
 def that_fit(found: list[Execution]) -> list[Execution]:
-    """Those of a page, from the first, whose results and attempts' errors fit into an answer."""
+    """Those of a page, from the first, whose results, and attempts' errors and progress, fit into
+    an answer."""
     return found[: fitting(map(_shown_size, found))]
 
 
@@ -304,7 +324,7 @@ def _shown_size(execution: Execution) -> int:
     attempts = execution.attempts
     errors = [attempt.error for attempt in attempts if attempt.error is not None]
     texts = sum(len(one.error_type) + len(one.message) + len(one.backtrace) for one in errors)
-    return len(execution.result) + texts
+    return len(execution.result) + texts + sum(len(attempt.progress) for attempt in attempts)
 
 
 def list_answer(

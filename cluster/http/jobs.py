@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from timeball.client import messages
-from timeball.client.errors import DuplicateJob, InvalidRequest, KeyReused, TimeballError
+from timeball.client.errors import (
+    DuplicateJob,
+    InvalidRequest,
+    KeyReused,
+    QueueDraining,
+    TimeballError,
+)
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.definitions import (
     Built,
@@ -36,6 +42,7 @@ from timeball.cluster.http.paging import (
 from timeball.cluster.http.preconditions import etag_of, named_etag_of, refuse_conditions
 from timeball.cluster.http.problems import cluster_full
 from timeball.cluster.http.refusals import (
+    DRAINING,
     FULL,
     KEYS_FULL,
     no_such_job,
@@ -289,6 +296,8 @@ def _refusal(refused: Created, prefix: str, over: InvalidRequest | None) -> Time
             return _duplicate(key, str(refused.job))
         case CreateStatus.FULL:
             return cluster_full(FULL)
+        case CreateStatus.DRAINING:
+            return QueueDraining.at(f"{prefix}queue", DRAINING)
         case CreateStatus.KEYS_FULL:
             return cluster_full(KEYS_FULL)
         case CreateStatus.TOO_MANY_REQUIREMENTS:

@@ -39,7 +39,7 @@ _JOB_STATE_NAMES: dict[JobState, JobStateName] = {
     JobState.COMPLETED: "completed",
     JobState.CANCELLED: "cancelled",
 }
-_EXECUTION_STATE_NAMES: dict[ExecutionState, messages.ExecutionStateName] = {
+EXECUTION_STATE_NAMES: dict[ExecutionState, messages.ExecutionStateName] = {
     ExecutionState.SCHEDULED: "scheduled",
     ExecutionState.LEASED: "leased",
     ExecutionState.RUNNING: "running",
@@ -73,7 +73,7 @@ def execution_state(execution: Execution) -> messages.ExecutionStateName:
     """The state by its name; a scheduled execution that was tried before shows as `retry`."""
     if execution.state is ExecutionState.SCHEDULED and execution.attempts_used:
         return "retry"
-    return _EXECUTION_STATE_NAMES[execution.state]
+    return EXECUTION_STATE_NAMES[execution.state]
 
 
 def job_state(job: Job) -> JobStateName:
@@ -183,7 +183,7 @@ def _next_fires(job: Job, executions: list[Execution], now_ms: int, count: int) 
     ]
 
 
-def attempt_view(attempt: Attempt) -> messages.AttemptView:
+def attempt_view(attempt: Attempt, form: Form) -> messages.AttemptView:
     """One lease of an execution."""
     error = attempt.error or _NO_ERROR
     return messages.AttemptView(
@@ -197,6 +197,7 @@ def attempt_view(attempt: Attempt) -> messages.AttemptView:
         error_type=error.error_type,
         message=error.message,
         backtrace=error.backtrace,
+        progress=show_value(attempt.progress, form),
     )
 
 
@@ -220,7 +221,7 @@ def execution_view(execution: Execution, form: Form, now_ms: int) -> messages.Ex
         max_attempts=definition_of(execution).retry.max_attempts,
         cancel_requested=execution.cancel_requested,
         result=show_value(execution.result, form),
-        attempts=[attempt_view(attempt) for attempt in execution.attempts],
+        attempts=[attempt_view(attempt, form) for attempt in execution.attempts],
         expires_at=show_expiry(expires_ms(execution)),
     )
 

@@ -8,12 +8,14 @@ have gaps.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
 from timeball.cluster.raft.metadata import Standing
+from timeball.cluster.raft.space import Room
+from timeball.cluster.raft.stats import Stats
 
 Role = Literal["leader", "follower", "candidate"]
 
@@ -191,6 +193,28 @@ class Replica(Protocol):
 
     def add_observer(self, observer: Observer) -> None:
         """Observers are called in the order in which they were added."""
+
+
+class Member(Replica, Protocol):
+    """A replica with its life and what is measured of it, as the node sees it that runs it."""
+
+    stats: Stats
+    observe_fsync: list[Callable[[float], None]]
+
+    @property
+    def waiting_reads(self) -> int: ...
+
+    @property
+    def room(self) -> Room: ...
+
+    @property
+    def free_bytes(self) -> int: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def take_snapshot(self) -> int: ...
 
 
 class Proposer(Protocol):

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from timeball.cluster.state.happenings import error_type_of
 from timeball.cluster.state.limits import MAX_TIME_MS
 from timeball.cluster.state.poison import is_of
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState
@@ -104,12 +105,6 @@ class DeadFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ALL_DEAD = DeadFilter()
-
-
-def error_type_of(execution: Execution) -> str:
-    """What its latest attempt failed with; "" if its worker named nothing, or never reported."""
-    error = None if execution.tries is None else execution.latest.error
-    return "" if error is None else error.error_type
 
 
 def list_dead(

@@ -19,11 +19,13 @@ from timeball.cluster.state import (
     leases,
     limits,
     listing,
+    queues,
     restore,
     skips,
     snapshot,
     timetables,
 )
+from timeball.cluster.state.happenings import Happening
 from timeball.cluster.state.keys import KeyRecord
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
@@ -33,6 +35,7 @@ from timeball.cluster.state.operations import (
     CancelJobs,
     Claim,
     ClusterSettings,
+    ConfigureQueue,
     CreateJobs,
     Entry,
     Expire,
@@ -45,6 +48,7 @@ from timeball.cluster.state.operations import (
     RaiseLevel,
     Release,
     Replay,
+    ReportProgress,
     ResumeJob,
     SkipExpired,
     Start,
@@ -55,6 +59,7 @@ from timeball.cluster.state.operations import (
     level_of,
 )
 from timeball.cluster.state.records import (
+    ConfiguredQueue,
     Counters,
     Execution,
     ExecutionState,
@@ -74,12 +79,17 @@ class Applied(msgspec.Struct, gc=False):
     do. `verdicts` holds one answer per operation, in order. `touched` holds the records
     whose timers are to be derived again: executions that were scheduled, leased or ended,
     jobs whose timetable moved or ended. A record may be in it more than once; its state
-    is the one after the whole entry.
+    is the one after the whole entry. `queues` are those whose settings changed.
     """
 
     halt: str | None
     verdicts: list[object]
     touched: list[Execution | Job]
+    queues: Sequence[str] = ()
+    happened: list[Happening] = []
+    """What the entry did, one by one and in order (see `happenings`)."""
+    previous: int = 0
+    """The index of the entry that was applied before; others in between carried nothing."""
 
 
 def _lead(store: Store, operation: Lead) -> str | None:
@@ -103,6 +113,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     CancelJobs: jobs.cancel_jobs,
     Claim: leases.claim,
     Start: leases.start,
+    ReportProgress: leases.report_progress,
     Succeed: leases.succeed,
     Fail: leases.fail,
     Release: leases.release,
@@ -119,6 +130,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     PutJob: changes.put_job,
     ParkTimetables: timetables.park_timetables,
     PurgeDead: deadletters.purge_dead,
+    ConfigureQueue: queues.configure_queue,
     SkipExpired: skips.skip_expired,
 }
 
@@ -171,10 +183,11 @@ class StateMachine:
         )
         if self.halted is not None:
             return Applied(self.halted, [], [])
+        previous = store.applied_index
         store.begin_entry(index, entry.log_time_ms)
         verdicts = [_RULES[type(operation)](store, operation) for operation in entry.operations]
         trim(store)
-        return Applied(None, verdicts, store.touched)
+        return Applied(None, verdicts, store.touched, store.reconfigured, store.happened, previous)
 
     @property
     def settings(self) -> ClusterSettings:
@@ -205,6 +218,11 @@ class StateMachine:
     def queues(self) -> Mapping[str, QueueCounts]:
         """What each queue holds, by name."""
         return self._store.queues
+
+    @property
+    def configured(self) -> Mapping[str, ConfiguredQueue]:
+        """The queues whose settings are not the default, by name; with or without jobs."""
+        return self._store.configured
 
     @property
     def pending(self) -> TimeBuckets[Execution]:

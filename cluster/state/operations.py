@@ -22,6 +22,8 @@ from typing import Final
 
 import msgspec
 
+from timeball.cluster.state.queue_settings import QueueChange
+
 NUMBERED_PER_ENTRY = 4096
 """An entry numbers at most this many items of any kind (jobs created, leases granted).
 
@@ -221,10 +223,9 @@ class CancelJobs(Operation, frozen=True, tag=2):
 class Claim(Operation, frozen=True, tag=3):
     """Lease executions, given as (job, nominal_ms), to a worker. Verdict: list of tokens.
 
-    The verdict holds the fencing token per execution, or 0 where the lease was refused
-    (no longer scheduled, not due within `limits.MAX_LEAD_MS` of log-time, expired, or in need
-    of more than is `offered`). `request_id` is remembered for as long as the answer may be
-    asked for again.
+    The verdict holds the fencing token per execution, or 0 where the lease was refused (not
+    scheduled, not due within `limits.MAX_LEAD_MS`, expired, in need of more than is `offered`, or
+    held back by its queue's settings). `request_id` is remembered for repeats.
     """
 
     worker: str
@@ -495,6 +496,24 @@ class PurgeDead(Operation, frozen=True, tag=20):
     executions: Sequence[tuple[int, int, int]]
 
 
+class ReportProgress(Operation, frozen=True, tag=21):
+    """How far holders have come: (job, nominal_ms, token, a value in MessagePack), the latest of
+    each. Verdict: list of `Verdict`.
+
+    The leader's own, from heartbeats, at a bounded rate. It counts while the lease holds.
+    """
+
+    items: Sequence[tuple[int, int, int, bytes]]
+
+
+class ConfigureQueue(Operation, frozen=True, tag=22):
+    """Change a queue's settings, if at `version` (-1: any). Verdict: `QueueConfigured`."""
+
+    queue: str
+    version: int
+    change: QueueChange
+
+
 class SkipExpired(Operation, frozen=True, tag=23):
     """Skip executions (job, nominal_ms) that expired before an attempt. Verdict: list of `Verdict`.
 
@@ -525,6 +544,8 @@ AnyOperation = (
     | PutJob
     | ParkTimetables
     | PurgeDead
+    | ReportProgress
+    | ConfigureQueue
     | SkipExpired
 )
 
@@ -549,6 +570,8 @@ LEVELS: Final[dict[type[Operation], int]] = {
     PutJob: 1,
     ParkTimetables: 1,
     PurgeDead: 1,
+    ReportProgress: 1,
+    ConfigureQueue: 1,
     SkipExpired: 1,
 }
 """The feature level that each operation needs."""

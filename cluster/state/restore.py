@@ -18,8 +18,13 @@ from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
     RetryPolicy,
 )
+from timeball.cluster.state.queue_settings import (
+    DEFAULT_QUEUE_SETTINGS,
+)
+from timeball.cluster.state.queues import is_soundly_charged
 from timeball.cluster.state.records import (
     Attempt,
+    ConfiguredQueue,
     Counters,
     Execution,
     ExecutionState,
@@ -32,6 +37,7 @@ from timeball.cluster.state.records import (
 from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.snapshot import (
     CLAIMS,
+    CONFIGURED,
     DEAD,
     END,
     ENDED_JOB,
@@ -44,14 +50,15 @@ from timeball.cluster.state.snapshot import (
     QUEUES,
     REQUESTS,
     VERSION,
+    ConfiguredRecord,
     ExecutionRecord,
     Header,
     HeldKey,
     JobRecord,
     QueueTotals,
 )
-from timeball.cluster.state.soundness import is_sound_options
-from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store, is_idle
+from timeball.cluster.state.soundness import is_sound_options, is_sound_queue
+from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store, count_key, is_idle
 from timeball.cluster.state.transitions import TERMINAL
 
 _TEXTS_SHARED = 10_000
@@ -79,6 +86,7 @@ _records: dict[int, msgspec.msgpack.Decoder[Any]] = {
     for kind, of in (
         (HEADER, Header),
         (QUEUES, list[QueueTotals]),
+        (CONFIGURED, list[ConfiguredRecord]),
         (JOBS, list[JobRecord]),
         (EXECUTIONS, list[ExecutionRecord]),
         (FINISHED, list[_Place]),
@@ -144,6 +152,9 @@ class Loader:
         if kind == QUEUES:
             for totals in content:
                 self._queue(totals)
+        elif kind == CONFIGURED:
+            for configured in content:
+                self._configured(configured)
         elif kind == JOBS:
             for record in content:
                 self._job(record)
@@ -233,6 +244,21 @@ class Loader:
             total_cancelled=totals.cancelled,
             total_skipped=totals.skipped,
         )
+
+    def _configured(self, record: ConfiguredRecord) -> None:
+        store = self._store
+        configured = ConfiguredQueue(
+            record.settings, record.version, record.charged, record.charged_ms
+        )
+        if (
+            record.name in store.configured
+            or record.settings == DEFAULT_QUEUE_SETTINGS
+            or not is_sound_queue(record.name, record.settings)
+            or not 0 < record.version <= store.counters.configured
+            or not is_soundly_charged(configured, store.log_time_ms)
+        ):
+            _refuse(f"the settings of queue {record.name!r} are not sound")
+        store.configured[record.name] = configured
 
     def _job(self, record: JobRecord) -> None:
         recurrence, execution = record.recurrence, record.execution
@@ -338,6 +364,7 @@ class Loader:
                 0 < len(attempts) <= limits.ATTEMPTS_KEPT
                 and attempts[-1].token == record.token <= self._highest_number
                 and (attempts[-1].outcome is Outcome.OPEN) is (record.state in _HELD)
+                and all(len(one.progress) <= limits.MAX_PROGRESS_BYTES for one in attempts)
             )
         if not sound or (record.state in TERMINAL) is not (record.finished_ms > 0):
             name = f"{record.job}-{record.nominal_ms}"
@@ -355,6 +382,7 @@ class Loader:
                 _refuse(f"token {execution.token} is held twice")
             store.leased[execution.token] = execution
             counts.leased += 1
+            count_key(counts, execution.job, 1)
         elif state is ExecutionState.DEAD:
             self._dead += 1
             counts.dead += 1

@@ -17,6 +17,7 @@ from timeball.cluster.state.operations import (
     BackfillJob,
     CancelJobs,
     Claim,
+    ConfigureQueue,
     CreateJobs,
     Dates,
     Expire,
@@ -30,6 +31,7 @@ from timeball.cluster.state.operations import (
     RaiseLevel,
     Release,
     Replay,
+    ReportProgress,
     ResumeJob,
     RetryPolicy,
     SkipExpired,
@@ -66,7 +68,7 @@ def count_items(operation: AnyOperation) -> int:
             return len(named)
         case Succeed(named) | Fail(named) | AdvanceTimetables(named) | CancelJobs(named):
             return len(named)
-        case Start(named) | Release(named) | Expire(named):
+        case Start(named) | Release(named) | Expire(named) | ReportProgress(named):
             return len(named)
         case Replay(named) | PurgeDead(named) | SkipExpired(named):
             return len(named)
@@ -74,7 +76,7 @@ def count_items(operation: AnyOperation) -> int:
             return len(named)
         case Lead() | RaiseLevel() | PauseJob() | ResumeJob() | TriggerJob():
             return 1
-        case UpdateJob() | PutJob():
+        case UpdateJob() | PutJob() | ConfigureQueue():
             return 1
 
 
@@ -102,10 +104,14 @@ def guess_bytes(operation: AnyOperation) -> int:
             return _HEAD + len(named) * _HOLD
         case Replay(named) | PurgeDead(named) | SkipExpired(named):
             return _HEAD + len(named) * _HOLD
+        case ReportProgress(items):
+            return _HEAD + sum(_HOLD + _NUMBER + len(progress) for _, _, _, progress in items)
         case Lead():
             return _HEAD * 2
         case RaiseLevel() | ResumeJob():
             return _HEAD
+        case ConfigureQueue(name):
+            return 2 * _HEAD + len(name) * _CHARACTER
         case PauseJob(_, text) | TriggerJob(_, text):
             return _HEAD + len(text) * _CHARACTER
         case BackfillJob(_, _, nominals):
@@ -164,7 +170,7 @@ def _timetable_bytes(timetable: Timetable | None) -> int:
 def kept_bytes(ended: Execution | Job) -> int:
     """What an ended execution with its job counts for, or a job that ended without one.
 
-    Its payload, result and the texts of its errors, and a flat share for the rest. The
+    Its payload, result, progress and the texts of its errors, and a flat share for the rest. The
     executions of a recurring job share its payload and yet count it each: the sum is a bound,
     not a measure. It stays the same for as long as the record is kept and its job has this payload.
     """
@@ -172,6 +178,7 @@ def kept_bytes(ended: Execution | Job) -> int:
         return KEPT_RECORD + len(ended.payload)
     size = KEPT_RECORD + len(definition_of(ended).payload) + len(ended.result)
     for attempt in ended.attempts:
+        size += len(attempt.progress)
         error = attempt.error
         if error is not None:
             size += _text_bytes(error.error_type) + _text_bytes(error.message)

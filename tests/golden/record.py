@@ -31,6 +31,7 @@ from timeball.cluster.state.operations import (
     Change,
     Claim,
     ClusterSettings,
+    ConfigureQueue,
     CreateJobs,
     Cron,
     Dates,
@@ -50,6 +51,7 @@ from timeball.cluster.state.operations import (
     RaiseLevel,
     Release,
     Replay,
+    ReportProgress,
     ResumeJob,
     RetryPolicy,
     SkipExpired,
@@ -62,12 +64,16 @@ from timeball.cluster.state.operations import (
     Window,
     encode_entry,
 )
+from timeball.cluster.state.queue_settings import (
+    QueueChange,
+    RateLimit,
+)
 from timeball.cluster.state.records import Job
 from timeball.wheel import TimeBuckets
 
 HERE = Path(__file__).parent
 EPOCH_MS = 1_764_480_000_000
-ENTRIES = 600
+ENTRIES = 800
 SETTINGS = ClusterSettings(
     keep_finished=40,
     keep_finished_ms=60_000,
@@ -187,19 +193,35 @@ class Recorder:
                 return AdvanceTimetables(list(self.advances()))
             case 22:
                 letters = self.letters()
-                return Replay(letters) if rng.random() < 0.7 else PurgeDead(letters)
+                return Replay(letters) if rng.random() < 0.5 else PurgeDead(letters)
             case 31:
                 waiting = self.some(upto(self.machine.pending, self.now_ms), 9)
                 return SkipExpired([(one.job.id, one.nominal_ms) for one in waiting])
             case 23 | 24 | 25 | 26 | 27 | 28:
                 return self.change()
+            case 29:
+                return ReportProgress([(*hold, blob(rng, 1, 9, 900)) for hold in self.holds()])
             case _:
                 if rng.random() < 0.2:
                     return RaiseLevel(7, FIRST_LEVEL)  # does nothing: it is at no such level
                 if rng.random() < 0.2:
                     return Lead(rng.choice("abc"), SETTINGS)
+                if rng.random() < 0.5:
+                    return self.configure()
                 jobs = self.machine.list_jobs(limit=50).items
                 return CancelJobs([job.id for job in self.some(jobs, 2)] + [12])
+
+    def configure(self) -> ConfigureQueue:
+        """New settings of a queue that is there, or of one that has no jobs."""
+        rng = self.rng
+        change = QueueChange(
+            rng.choice(["active", "active", "active", "paused", "draining"]),
+            rng.choice([-1, 0, 5]),
+            rng.choice([-1, 0, 1]),
+            rng.choice([None, RateLimit(0, 0, 0), RateLimit(5, 1_000, 3)]),
+        )
+        version = rng.choice([-1, -1, 0, self.machine.counters.configured])
+        return ConfigureQueue(rng.choice(["é", "é", "mail", "none yet"]), version, change)
 
     def change(self) -> AnyOperation:
         """Something done to a job, mostly to a recurring one."""
@@ -211,6 +233,8 @@ class Recorder:
         job = rng.choice(recurring if rng.random() < 0.9 else jobs)
         match rng.randrange(9):
             case 0:
+                to_come = [one for one in recurring if one.moves_at_ms > self.now_ms]
+                job = rng.choice(to_come or [job])
                 return PauseJob(job.id, rng.choice(["", "maintenance"]))
             case 1 | 2:
                 return ResumeJob(job.id, rng.random() < 0.3)
@@ -255,7 +279,7 @@ class Recorder:
             partition_key=rng.choice(["", "tenant-1"]),
             retry=rng.choice(POLICIES),
             timeout_ms=rng.choice([0, 9_000]),
-            idempotency_key=rng.choice(["", "", f"k{rng.randrange(60)}"]),
+            idempotency_key=rng.choice(["", "", f"k{rng.randrange(25)}"]),
             fingerprint=rng.choice([b"f", b"g"]),
             options=rng.choice([None, None, *OPTIONS]),
             key_rule=rng.choice([None, None, *KEY_RULES]),

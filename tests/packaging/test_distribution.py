@@ -105,7 +105,7 @@ def test_a_users_program_is_type_checked_against_the_installed_package(
     told = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
     wanted = {n for n, line in enumerate(text.splitlines(), 1) if line.endswith("# error")}
     assert told == wanted, done.stdout
-    assert len(wanted) == 5
+    assert len(wanted) == 6
 
 
 @pytest.mark.timeout(420)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeball.cluster.state import operations as ops
+from timeball.cluster.state.queue_settings import QUEUE_STATES, QueueChange, RateLimit
 from timeball.cluster.state.sizes import count_items, guess_bytes
 
 NUMBERS = st.integers(0, 2**53)
@@ -95,6 +96,10 @@ OPERATIONS = st.one_of(
     st.builds(ops.Replay, some(HOLD)),
     st.builds(ops.PurgeDead, some(HOLD)),
     st.builds(ops.SkipExpired, some(IDENTITY)),
+    st.builds(
+        ops.ReportProgress,
+        some(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=200))),
+    ),
     st.builds(ops.ParkTimetables, some(st.tuples(NUMBERS, NUMBERS, KEY))),
     st.builds(ops.BackfillJob, NUMBERS, NUMBERS, some(NUMBERS)),
 )
@@ -114,6 +119,17 @@ SINGLE = st.one_of(
         ),
     ),
     st.builds(ops.PutJob, NAME, NEW_JOB),
+    st.builds(
+        ops.ConfigureQueue,
+        NAME,
+        NUMBERS,
+        st.builds(
+            QueueChange,
+            st.sampled_from(QUEUE_STATES),
+            *(NUMBERS, NUMBERS),
+            st.builds(RateLimit, *([NUMBERS] * 3)),
+        ),
+    ),
 )
 
 

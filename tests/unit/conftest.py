@@ -20,6 +20,7 @@ from timeball.cluster.state.operations import (
     PurgeDead,
     Release,
     Replay,
+    ReportProgress,
     RetryPolicy,
     Start,
     Succeed,
@@ -73,6 +74,9 @@ class Log:
 
     def start(self, hold, token):
         return self.apply(Start([(*hold, token)]))[0][0]
+
+    def report_progress(self, hold, token, progress):
+        return self.apply(ReportProgress([(*hold, token, progress)]))[0][0]
 
     def succeed(self, hold, token, result=b"\x01", started_ms=0):
         return self.apply(Succeed([Success(*hold, token, result, started_ms)]))[0][0]

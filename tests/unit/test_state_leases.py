@@ -161,6 +161,32 @@ def test_start_by_who_does_not_hold_is_refused(log):
     assert log.start((1, 1), 1) is Verdict.UNKNOWN
 
 
+# Progress
+
+
+def test_the_latest_progress_of_who_holds_is_kept_with_its_attempt(log):
+    hold, first = log.claimed()
+    assert log.report_progress(hold, first, b"\x01") is Verdict.ACCEPTED
+    assert log.report_progress(hold, first, b"\x02") is Verdict.ACCEPTED
+    log.expire(hold, first)
+    assert log.report_progress(hold, first, b"\x03") is Verdict.STALE
+    second = log.claim_when_due(hold)
+    assert log.report_progress(hold, first, b"\x03") is Verdict.STALE
+    assert [attempt.progress for attempt in log.execution(hold).attempts] == [b"\x02", b""]
+    log.succeed(hold, second)
+    assert log.report_progress(hold, second, b"\x03") is Verdict.FINISHED
+    assert log.report_progress((1, 1), 1, b"\x03") is Verdict.UNKNOWN
+    assert log.machine.counters.stale == 0, "the leader's own reports tell nothing of workers"
+
+
+def test_progress_is_bounded(log):
+    hold, token = log.claimed()
+    most = b"x" * limits.MAX_PROGRESS_BYTES
+    assert log.report_progress(hold, token, most) is Verdict.ACCEPTED
+    assert log.report_progress(hold, token, most + b"x") is Verdict.TOO_LARGE
+    assert log.execution(hold).attempts[-1].progress == most
+
+
 # Completion
 
 

@@ -37,6 +37,14 @@ EXECUTIONS = {
         id="getExecution",
         does="Look at an execution and its attempts",
         kind="read",
+        parameters=(
+            Parameter(
+                "Prefer",
+                str,
+                "`wait=SECONDS`, at most 60: answer when the execution has ended, or so late.",
+                "header",
+            ),
+        ),
         replies={200: Reply(messages.ExecutionView, "The execution.")},
         problems=(NOT_FOUND,),
     ),

@@ -59,7 +59,7 @@ WORKERS = {
         replies={200: Reply(messages.Reports, "A verdict for each execution that was held.")},
     ),
     **_report("start", "Tell that work has begun", messages.Holds, messages.SingleHold),
-    **_report("heartbeat", "Extend a lease", messages.Heartbeats, messages.SingleHold),
+    **_report("heartbeat", "Extend a lease", messages.Heartbeats, messages.SingleBeat),
     **_report("complete", "Report success", messages.Successes, messages.SingleSuccess),
     **_report("fail", "Report a failed attempt", messages.Failures, messages.SingleFailure),
     **_report("release", "Give an execution back", messages.Holds, messages.SingleHold),

@@ -41,6 +41,15 @@ def obedient(context):
     return "nobody told it"
 
 
+def tell_and_wait(context):
+    """Tell progress often, and then nothing more until it is told to end."""
+    for number in range(2_000):
+        context.progress(number)
+    context.progress("last")
+    context.interrupted.wait_in_thread(30_000)
+    context.raise_if_cancelled()
+
+
 def stubborn(context):
     time.sleep(30)
 

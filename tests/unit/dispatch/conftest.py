@@ -172,6 +172,10 @@ class Recorder(Instruments):
         self.taken_over = 0
         self.released = 0
         self.failed: list[str] = []
+        self.refused = 0
+
+    def leases_refused(self, count):
+        self.refused += count
 
     def observe_wheel(self, lags_ms):
         self.lags.append((max(lags_ms), len(lags_ms)))
@@ -311,9 +315,9 @@ class World:
     async def cancel_job(self, job: int) -> object:
         return (await self.write(CancelJobs([job])))[0][0]
 
-    def heartbeat(self, grant):
-        execution = grant.execution
-        return self.dispatcher.heartbeat(execution.job.id, execution.nominal_ms, grant.token)
+    def heartbeat(self, grant, progress=None):
+        job, nominal_ms = grant.execution.job.id, grant.execution.nominal_ms
+        return self.dispatcher.heartbeat(job, nominal_ms, grant.token, progress)
 
     def execution(self, hold):
         return self.state.execution(*hold)
