@@ -182,15 +182,25 @@ class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
         queue: str | None = None,
         state: str | None = None,
         tag: str | None = None,
+        created_after: str | int | None = None,
+        created_before: str | int | None = None,
         page_size: int = 100,
         consistency: Consistency = "applied",
         min_index: int = 0,
     ) -> AsyncIterator[messages.JobView]:
         """Iterate over jobs, newest first, page by page. Raises `NotFound` for the queue.
 
-        Each page is as fresh as asked for when it is read.
+        Those created at `created_after` or later, and before `created_before`, each an instant as
+        text or epoch milliseconds. Each page is as fresh as asked for when it is read.
         """
-        query = {"queue": queue, "state": state, "tag": tag, "limit": page_size}
+        query = {
+            "queue": queue,
+            "state": state,
+            "tag": tag,
+            "created_after": created_after,
+            "created_before": created_before,
+            "limit": page_size,
+        }
         cursor: str | None = None
         while True:
             fresh = self._fresh(consistency, min_index)
@@ -254,15 +264,27 @@ class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
         job: str | None = None,
         state: str | None = None,
         tag: str | None = None,
+        due_after: str | int | None = None,
+        due_before: str | int | None = None,
         page_size: int = 100,
         consistency: Consistency = "applied",
         min_index: int = 0,
     ) -> AsyncIterator[messages.ExecutionView]:
         """Iterate over executions, newest first. Raises `NotFound` for the queue or job.
 
-        Each page is as fresh as asked for when it is read.
+        Those due at `due_after` or later, and before `due_before`, each an instant as text or
+        epoch milliseconds: an execution that has ended was due for its latest attempt. Each
+        page is as fresh as asked for when it is read.
         """
-        query = {"queue": queue, "job": job, "state": state, "tag": tag, "limit": page_size}
+        query = {
+            "queue": queue,
+            "job": job,
+            "state": state,
+            "tag": tag,
+            "due_after": due_after,
+            "due_before": due_before,
+            "limit": page_size,
+        }
         pages = self._execution_pages("/v1/executions", query, consistency, min_index)
         async for execution in pages:
             yield execution

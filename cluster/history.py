@@ -13,13 +13,12 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from timeball.cluster.raft.interface import Applied, Observer
-from timeball.cluster.state.happenings import Happening
+from timeball.cluster.state.happenings import Happenings
 from timeball.cluster.state.machine import Applied as StateApplied
 from timeball.cluster.state.machine import StateMachine
 
@@ -46,7 +45,7 @@ class Batch(NamedTuple):
 
     entry: int
     log_time_ms: int
-    happened: Sequence[Happening]
+    happened: Happenings
     bytes: int
 
 

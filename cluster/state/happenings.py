@@ -1,13 +1,15 @@
 """What one entry did to executions and jobs, in order: what the event stream is made of.
 
 A part of what `apply` answers, like its verdicts: equal on every node that applies the entry,
-and in the same order, whatever the node held before it was restarted. It is told by plain tuples,
-since there are some for each execution and most are never looked at.
+and in the same order, whatever the node held before it was restarted. There are some for each
+execution and most are never looked at, so telling one is cheap and keeping it is nearly free.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from timeball.cluster.state.records import Execution, ExecutionState, FateKind, Job
 from timeball.cluster.state.transitions import Event
@@ -58,6 +60,38 @@ lease or the error type of a failure. Of a job
 
 where nominal times and a count are those of an execution-less `JOB_COALESCED` and its like.
 """
+
+_WIDTH = 10
+
+
+class Happenings:
+    """What happened, in order. Held flat: a tuple for each would be an object for the collector to
+    walk, and a hundred thousand are kept."""
+
+    __slots__ = ("_flat", "append")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._flat: list[object] = []
+        self.append: Callable[[Happening], None] = self._flat.extend
+        """Add one."""
+
+    def __len__(self) -> int:
+        return len(self._flat) // _WIDTH
+
+    def __getitem__(self, place: int) -> Happening:
+        """The one at a place, counted from 0."""
+        happening: Any = tuple(self._flat[place * _WIDTH : (place + 1) * _WIDTH])
+        if not happening:
+            raise IndexError(place)
+        return happening  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Happening]:
+        return map(self.__getitem__, range(len(self)))
+
+
+NOTHING = Happenings()
+"""Of an entry that was not applied."""
 
 RETRY = len(ExecutionState)
 """The state of an execution that is scheduled again after an attempt that counts."""

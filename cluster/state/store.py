@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from timeball.cluster.state.expiry import EXPIRED, expires_by
-from timeball.cluster.state.happenings import Happened, Happening, moved, of_execution, of_job
+from timeball.cluster.state.happenings import Happened, Happenings, moved, of_execution, of_job
 from timeball.cluster.state.jobmap import JobMap
 from timeball.cluster.state.keys import Keys
 from timeball.cluster.state.ledger import fate_of, write_down
+from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.memory import ClaimRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import (
-    FIRST_LEVEL,
     NO_OPTIONS,
     NUMBERED_PER_ENTRY,
     ClusterSettings,
@@ -112,7 +112,7 @@ class Store:
         self.touched: list[Execution | Job] = []
         self.reconfigured: list[str] = []
         """Queues whose settings changed."""
-        self.happened: list[Happening] = []
+        self.happened = Happenings()
         self._next_job = 0
         self._next_token = 0
         self._next_occurrence = 0
@@ -123,7 +123,7 @@ class Store:
         self.log_time_ms = max(self.log_time_ms, log_time_ms)
         self.touched = []
         self.reconfigured = []
-        self.happened = []
+        self.happened = Happenings()
         self._next_job = self._next_token = index * NUMBERED_PER_ENTRY
         self._next_occurrence = self._next_job
 

@@ -59,7 +59,7 @@ def a_state() -> StateMachine:
             ReportProgress([(*holds[1], 3 * 4096, b"\x07")]),
             Succeed([Success(*holds[2], 3 * 4096 + 1)]),
             Fail([Failure(*holds[3], 3 * 4096 + 2, non_retryable=True)]),
-            ConfigureQueue("q", 0, QueueChange("draining", 2, 1, RateLimit(1, 1_000, 5))),
+            ConfigureQueue("q", 0, QueueChange("", 2, 1, RateLimit(1, 1_000, 5))),
         ],
         1,
     ):

@@ -155,7 +155,7 @@ def test_a_job_that_is_planned_anew_has_another_execution(log):
     hold = log.create(first_ms=log.now_ms + 5_000)
     log.apply(UpdateJob(hold[0], 0, Change(first_ms=log.now_ms + 9_000)))
     assert told(log) == ["WITHDRAWN", "CREATED", "JOB_UPDATED"]
-    assert [one[4] - log.now_ms for one in log.applied.happened[:2]] == [5_000, 9_000]
+    assert [one[4] - log.now_ms for one in [*log.applied.happened][:2]] == [5_000, 9_000]
 
 
 def test_an_entry_tells_which_came_before_it(log):

@@ -27,6 +27,8 @@ EXECUTIONS = {
             JOB,
             Parameter("state", messages.ExecutionStateName, "In this state only."),
             TAG,
+            Parameter("due_after", messages.Instant, "Due at this instant or later."),
+            Parameter("due_before", messages.Instant, "Due before this instant."),
             LIMIT,
             CURSOR,
         ),
