@@ -136,7 +136,8 @@ def _replays_lost(run: Run, case: Case) -> None:
                 if instant_ms(attempt.claimed_at) >= replay.sent_us // 1000
             ]
         )
-        if view is None or (view.state in ("dead", "skipped") and not later):
+        expired = view is not None and view.reason == "expired"
+        if view is None or (view.state in ("dead", "skipped") and not later and not expired):
             case.violated(replay.execution_id, "replay acknowledged, and never tried again")
 
 

@@ -10,7 +10,9 @@
     ├── NotAcceptable           406
     ├── Conflict                409      the state of the thing forbids it
     │   ├── LeaseLost           409      the fencing token is not the latest
-    │   └── DuplicateJob        409      the idempotency key has a job, and no other was wanted
+    │   ├── DuplicateJob        409      the idempotency key has a job, and no other was wanted
+    │   └── QueueDraining       409      the queue takes no new jobs
+    ├── EventsGone              410      the events after that position are not kept any more
     ├── PreconditionFailed      412      If-Match or If-None-Match does not hold
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
@@ -27,6 +29,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
+
+import msgspec
 
 from timeball.client.messages import FieldError, Problem
 
@@ -171,11 +175,50 @@ class LeaseLost(Conflict):
     title = "The lease was lost"
 
 
+class QueueDraining(Conflict):
+    """The queue is draining: it takes no new jobs until it is resumed."""
+
+    code = "queue-draining"
+    title = "The queue takes no new jobs"
+
+    @classmethod
+    def at(cls, field: str, detail: str) -> QueueDraining:
+        """Make the error for the field that names the queue."""
+        return cls(f"{field}: {detail}", errors=[FieldError(field=field, detail=detail)])
+
+
 class DuplicateJob(Conflict):
     """The idempotency key has a job, `job_id`, and the create asked for no other."""
 
     code = "duplicate-job"
     title = "The idempotency key has a job already"
+
+
+class EventsGone(TimeballError):
+    """The node does not keep the events after that position (any more): read the state anew.
+
+    `oldest_index` is the position behind which it keeps all.
+    """
+
+    status = 410
+    code = "events-gone"
+    title = "The events after that position are not kept any more"
+    outcome = "not_applied"
+    oldest_index: int | None = None
+
+    @classmethod
+    def before(cls, oldest_index: int, newest_index: int) -> EventsGone:
+        """Make the error of a node that keeps what lies between the two."""
+        error = cls(
+            f"only events after position {oldest_index} are kept: read the state anew, and "
+            f"go on after {newest_index}"
+        )
+        error.oldest_index = oldest_index
+        return error
+
+    def problem(self) -> Problem:
+        """Render as a problem document."""
+        return msgspec.structs.replace(super().problem(), oldest_index=self.oldest_index)
 
 
 class PreconditionFailed(TimeballError):
@@ -250,7 +293,9 @@ _CLASSES: dict[str, type[TimeballError]] = {
         UnsupportedMediaType,
         Conflict,
         LeaseLost,
+        QueueDraining,
         DuplicateJob,
+        EventsGone,
         PreconditionFailed,
         Overloaded,
         Unavailable,
@@ -265,7 +310,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
 def from_problem(problem: Problem) -> TimeballError:
     """Make the exception that a problem document stands for."""
     kind = _CLASSES.get(problem.type, TimeballError)
-    return kind(
+    error = kind(
         problem.detail or problem.title,
         errors=problem.errors,
         retry_after_ms=problem.retry_after_ms,
@@ -273,3 +318,6 @@ def from_problem(problem: Problem) -> TimeballError:
         job_id=problem.job_id,
         status=problem.status,
     )
+    if isinstance(error, EventsGone):
+        error.oldest_index = problem.oldest_index
+    return error

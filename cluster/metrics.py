@@ -16,14 +16,17 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from timeball.cluster.dispatch.admission import HELD_BACK_BY
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import Instruments
 from timeball.cluster.dispatch.zones import data_version
 from timeball.cluster.histogram import BatchHistogram
+from timeball.cluster.history import History
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.interface import Member
 from timeball.cluster.stalls import StallWatch
 from timeball.cluster.state.machine import StateMachine
+from timeball.cluster.state.queue_settings import PAUSED, QUEUE_STATES
 
 _log = logging.getLogger(__name__)
 
@@ -63,10 +66,12 @@ _TOTALS = {
     "skipped_expired": "Executions skipped because they expired before an attempt",
     "withdrawn": "Occurrences taken back before their time, by a pause or an edit",
     "caught_up": "Runs of the past that catch-up made",
+    "configured": "Changes of the settings of queues",
 }
 _QUEUE_TEXTS = {
     "scheduled_executions": "Executions that wait for their due time or a claim",
     "leased_executions": "Executions that workers hold",
+    "paused_queue": "1 while the queue is paused",
     "dead_executions": "Dead letters",
     "ready_executions": "Due executions that wait for a claim",
     "waiting_claims": "Claims that wait for work",
@@ -88,6 +93,9 @@ class Measured(Protocol):
 
     @property
     def dispatcher(self) -> Dispatcher: ...
+
+    @property
+    def history(self) -> History: ...
 
     @property
     def stalls(self) -> StallWatch: ...
@@ -227,6 +235,7 @@ class _NodeCollector(Collector):
         yield from self._state()
         yield from self._queues()
         yield from self._requests()
+        yield from self._events()
 
     def _consensus(self) -> Iterator[Metric]:
         consensus, commit = self._node.consensus, self._node.commit
@@ -345,6 +354,7 @@ class _NodeCollector(Collector):
                 "scheduled_executions": counts.scheduled,
                 "leased_executions": counts.leased,
                 "dead_executions": counts.dead,
+                "paused_queue": _is_paused(node.state, name),
             }
             if serving:
                 values["ready_executions"] = dispatcher.ready_depth(name)
@@ -366,6 +376,35 @@ class _NodeCollector(Collector):
             for label, value in labelled.items():
                 family.add_metric((label,), value)
             yield family
+        yield from self._settings_of_queues()
+
+    def _settings_of_queues(self) -> Iterator[Metric]:
+        """How many queues have which state, and how many hold work back for which setting."""
+        node = self._node
+        states = dict.fromkeys(QUEUE_STATES, 0)
+        held_back = dict.fromkeys(HELD_BACK_BY, 0)
+        for name, configured in node.state.configured.items():
+            states[configured.settings.state] += 1
+            if node.serving:
+                for reason in node.dispatcher.held_back_by(name):
+                    held_back[reason] += 1
+        configured_queues = GaugeMetricFamily(
+            "timeball_configured_queues",
+            "Queues that have settings of their own, by their state",
+            labels=("state",),
+        )
+        for state, count in states.items():
+            configured_queues.add_metric((state,), count)
+        yield configured_queues
+        if node.serving:
+            held_back_queues = GaugeMetricFamily(
+                "timeball_held_back_queues",
+                "Queues in which due executions wait for what a setting allows, by the setting",
+                labels=("reason",),
+            )
+            for reason, count in held_back.items():
+                held_back_queues.add_metric((reason,), count)
+            yield held_back_queues
 
     def _requests(self) -> Iterator[Metric]:
         answered = CounterMetricFamily(
@@ -379,3 +418,24 @@ class _NodeCollector(Collector):
             "Requests that are being answered",
             value=float(self._node.open_requests),
         )
+
+    def _events(self) -> Iterator[Metric]:
+        history = self._node.history
+        counts = history.counts
+        gauges = {
+            "event_streams": ("Clients that this node tells events to", counts.open),
+            "event_history_events": ("Events kept in memory", history.events),
+        }
+        counters = {
+            "events_sent": ("Events told to clients", counts.sent),
+            "event_streams_cut_off": ("Streams whose client was too slow", counts.cut_off),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"timeball_{name}", text, value=float(value))
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(f"timeball_{name}", text, value=float(value))
+
+
+def _is_paused(state: StateMachine, queue: str) -> float:
+    configured = state.configured.get(queue)
+    return float(configured is not None and configured.settings.state == PAUSED)

@@ -101,6 +101,12 @@ class Process(_Table, frozen=True):
     connections_per_peer: Annotated[int, Meta(ge=1, le=10_000)] = 4_000
     """HTTP connections from one address (IPv6: one network of 64 bits); one more is answered with
     503. All clients behind one proxy share it."""
+    event_streams: Annotated[int, Meta(ge=0, le=10_000)] = 64
+    """Clients that the node tells events to at one time."""
+    event_history: Annotated[int, Meta(ge=0, le=100_000_000)] = 100_000
+    """Events kept in memory, for clients that come (again) with a position of the past…"""
+    event_history_bytes: Annotated[int, Meta(ge=0, le=10**12)] = 67_108_864
+    """… and so many bytes of them at most."""
     drain_ms: Annotated[int, Meta(ge=0, le=60_000)] = 3_000
     """How long a stopping node waits for the requests that it is answering."""
 

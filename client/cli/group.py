@@ -13,8 +13,10 @@ import click
 
 from timeball.client.cli.cluster import cluster
 from timeball.client.cli.dead import dead
+from timeball.client.cli.events import events
 from timeball.client.cli.executions import execution
 from timeball.client.cli.jobs import job
+from timeball.client.cli.queues import queue
 from timeball.client.cli.schedules import schedule
 from timeball.client.cli.worker import worker
 
@@ -74,5 +76,5 @@ def main() -> None:
     """Timeball, a replicated job scheduler: never early, milliseconds late, nothing lost."""
 
 
-for _command in (job, execution, dead, schedule, cluster, worker):
+for _command in (job, execution, dead, queue, events, schedule, cluster, worker):
     main.add_command(_command)

@@ -10,9 +10,11 @@ below 2**53 that only ever rises.
 from timeball.client.messages.changes import *
 from timeball.client.messages.cluster import *
 from timeball.client.messages.dead import *
+from timeball.client.messages.events import *
 from timeball.client.messages.executions import *
 from timeball.client.messages.fields import *
 from timeball.client.messages.jobs import *
 from timeball.client.messages.options import *
+from timeball.client.messages.queues import *
 from timeball.client.messages.schedules import *
 from timeball.client.messages.worker import *

@@ -17,6 +17,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from timeball.cluster.dispatch.admission import Admission, Gate
 from timeball.cluster.dispatch.ahead import EarlyAnswers, by_queue, shares
 from timeball.cluster.dispatch.errors import NotServing, TooManyClaims
 from timeball.cluster.dispatch.leases import HELD, Lease, Leases
@@ -36,13 +37,17 @@ class _Bound:
     It takes the place of a future, whose callbacks would run a turn of the loop later.
     """
 
-    __slots__ = ("_claims", "_settled", "taken", "waiter")
+    __slots__ = ("_claims", "_settled", "gate", "taken", "waiter")
 
-    def __init__(self, claims: WaitingClaims, waiter: Waiter, taken: list[Execution]) -> None:
+    def __init__(
+        self, claims: WaitingClaims, waiter: Waiter, taken: list[Execution], gate: Gate | None
+    ) -> None:
         self._claims = claims
         self._settled = False
         self.waiter = waiter
         self.taken = taken
+        self.gate = gate
+        """Where they are counted as bound, if their queue has settings."""
 
     def done(self) -> bool:
         return self._settled
@@ -50,10 +55,12 @@ class _Bound:
     def set_result(self, tokens: object) -> None:
         assert isinstance(tokens, list)
         self._settle()
+        self._claims.let_go(self.taken, self.gate)
         self._claims.granted(self.waiter, self.taken, tokens)
 
     def set_exception(self, error: BaseException) -> None:
         self._settle()
+        self._claims.let_go(self.taken, self.gate)
         self._claims.not_granted(self.waiter, self.taken, error)
 
     def _settle(self) -> None:
@@ -68,6 +75,7 @@ class WaitingClaims:
         self,
         state: StateMachine,
         ready: ReadyWork,
+        admission: Admission,
         leases: Leases,
         commit: Commit,
         timers: Timers,
@@ -86,6 +94,7 @@ class WaitingClaims:
         deadline on the monotonic clock."""
         self._state = state
         self._ready = ready
+        self._admission = admission
         self._leases = leases
         self._commit = commit
         self._timers = timers
@@ -127,7 +136,7 @@ class WaitingClaims:
         waiter = self._by_request.get(request.request_id)
         recalled = self._recall(request.request_id) if waiter is None else None
         if recalled is None and (waiter is None or waiter.in_line):
-            if not request.wait_ms and not self._ready.has(request.queue, request.offered):
+            if not request.wait_ms and not self._has_work(request):
                 return []
             if (listening := self._line.listening) >= self._settings.max_waiting_claims:
                 raise TooManyClaims(f"{listening} claims wait already; try again later")
@@ -158,42 +167,66 @@ class WaitingClaims:
         if self._line.first(queue, self._ready.has) is not None:
             self._match(queue)
 
-    def bind(self, room: int) -> Iterator[tuple[Claim, int, Proposer]]:
+    def _has_work(self, request: ClaimRequest) -> bool:
+        """Whether a claim can have something at once."""
+        if not self._ready.has(request.queue, request.offered):
+            return False
+        gate = self._admission.gate(request.queue)
+        return gate is None or gate.room(self._now_ms()) > 0
+
+    def bind(self, now_ms: int, room: int) -> Iterator[tuple[Claim, int, Proposer]]:
         """Bind waiting claims to ready work for one entry, one operation each, at most `room`
         executions: what did not fit would be overtaken by what is bound for the next entry. A
         claim that could have more than is left waits for that entry, unless it is the first."""
         left = room
         while self._matched and not self._closed:
             queue = next(iter(self._matched))
+            gate = self._admission.gate(queue)
             waiter = self._line.first(queue, self._ready.has)
-            if waiter is None:
+            allowed = self._settings.max_executions_per_claim
+            if gate is not None and waiter is not None:
+                allowed = min(allowed, self._admission.room(gate, now_ms))
+            if waiter is None or not allowed:
                 del self._matched[queue]
                 continue
             request = waiter.request
             most = min(request.max_executions, self._ready.count(queue, request.offered))
-            most = min(most, self._settings.max_executions_per_claim)
+            most = min(most, allowed)
             if most > left and (left < room or not room):
                 # In the next turn: what is bound now is not written yet.
                 self._timers.call_soon(self._commit.wake)
                 break
-            taken = self._ready.take(queue, min(most, left), request.offered)
-            left -= len(taken)
+            if gate is None:
+                taken = self._ready.take(queue, min(most, left), request.offered)
+                left -= len(taken)
+            else:
+                taken, looked = self._admission.take(gate, min(most, left), left, request.offered)
+                left -= looked
+                if not taken:
+                    continue
             self._matched.move_to_end(queue)
-            yield self._bound(waiter, taken)
+            yield self._bound(waiter, taken, gate)
 
     def bind_ahead(
-        self, coming: Iterable[Sequence[Execution]], until_ms: int, room: int
+        self, coming: Iterable[Sequence[Execution]], now_ms: int, until_ms: int, room: int
     ) -> Iterator[tuple[Claim, int, Proposer]]:
         """Bind claims to at most `room` executions that come due up to `until_ms`, given by
         instant in that order; one of each queue's claims is left waiting."""
         for queue, executions in by_queue(coming, room).items():
             if queue not in self._matched:  # else what is ready goes first
+                gate = self._admission.gate(queue)
+                if gate is not None:
+                    executions = self._admission.ahead(gate, executions, now_ms)
                 waiters = self._line.all_but_last(queue)
                 for waiter, taken in shares(waiters, executions, until_ms, self._settings):
                     self._foresee(taken)
-                    yield self._bound(waiter, taken)
+                    if gate is not None:
+                        gate.bind(taken)
+                    yield self._bound(waiter, taken, gate)
 
-    def _bound(self, waiter: Waiter, taken: list[Execution]) -> tuple[Claim, int, Proposer]:
+    def _bound(
+        self, waiter: Waiter, taken: list[Execution], gate: Gate | None
+    ) -> tuple[Claim, int, Proposer]:
         """The operation that leases these executions to this claim."""
         self._line.leave(waiter)
         request = waiter.request
@@ -204,11 +237,16 @@ class WaitingClaims:
             [(execution.job.id, execution.nominal_ms) for execution in taken],
             tuple(sorted(request.offered)),
         )
-        return operation, len(taken), _Bound(self, waiter, taken)
+        return operation, len(taken), _Bound(self, waiter, taken, gate)
+
+    def let_go(self, taken: list[Execution], gate: Gate | None) -> None:
+        """A bound claim has its verdict."""
+        self._let_go(taken)
+        if gate is not None:
+            self._admission.let_go(gate, taken)
 
     def granted(self, waiter: Waiter, taken: list[Execution], tokens: list[int]) -> None:
         """The verdict on a bound claim: hand out the leases, put back what came to nothing."""
-        self._let_go(taken)
         hold, monotonic_ms = self._leases.hold, self._timers.monotonic_ms()
         leases: list[Lease] = []
         refused: list[Execution] = []
@@ -228,7 +266,6 @@ class WaitingClaims:
 
     def not_granted(self, waiter: Waiter, taken: list[Execution], error: BaseException) -> None:
         """There is no verdict on a bound claim; unless the outcome is open, it waits on."""
-        self._let_go(taken)
         self._put_back(taken)
         if isinstance(error, Overloaded | Expired) and not self._closed:
             self._try_again(waiter)
@@ -320,6 +357,9 @@ class WaitingClaims:
             self._match(waiter.request.queue)
 
     def _match(self, queue: str) -> None:
+        gate = self._admission.gate(queue)
+        if gate is not None and gate.held:
+            return
         if queue not in self._matched:
             self._matched[queue] = None
         self._commit.wake()

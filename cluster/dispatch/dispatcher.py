@@ -74,7 +74,7 @@ class Dispatcher:
     def applied(self, applied: Applied) -> None:
         """Follow an applied entry; nothing to do on a node that does not serve."""
         if self._duty is not None:
-            self._duty.applied(applied.touched)
+            self._duty.applied(applied.touched, applied.queues)
 
     async def claim(self, request: ClaimRequest) -> list[Lease]:
         """Lease due executions, waiting up to `wait_ms` for the first; empty when none came.
@@ -100,6 +100,10 @@ class Dispatcher:
     def ready_depth(self, queue: str) -> int:
         """Due executions of a queue that no claim has taken."""
         return 0 if self._duty is None else self._duty.ready.depth(queue)
+
+    def held_back_by(self, queue: str) -> list[str]:
+        """Which settings of a queue keep its due executions from claims at the moment."""
+        return [] if self._duty is None else self._duty.admission.reasons(queue)
 
     def oldest_due_ms(self, queue: str) -> int | None:
         """The earliest due time of these; None when there is none."""

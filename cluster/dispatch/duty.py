@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
+from timeball.cluster.dispatch.admission import Admission
 from timeball.cluster.dispatch.catchup import is_undecided
 from timeball.cluster.dispatch.claims import WaitingClaims
 from timeball.cluster.dispatch.expiries import Expiries
@@ -74,8 +75,12 @@ class Duty:
         self._closed = False
         self.ready = ReadyWork(settings.partitions)
         self.leases = Leases(state, commit, timers, settings, instruments)
+        self.admission = Admission(
+            state, self.ready, step=settings.step, now_ms=self.now_ms,
+            work_came=self._work_came, earlier=self._wake_at, wake=self._wake_now,
+        )  # fmt: skip
         self.claims = WaitingClaims(
-            state, self.ready, self.leases, commit, timers, settings, instruments,
+            state, self.ready, self.admission, self.leases, commit, timers, settings, instruments,
             now_ms=self.now_ms, foresee=self._bind_ahead, let_go=self._let_go,
             derive=self.applied, earlier=self._wake_by,
         )  # fmt: skip
@@ -104,6 +109,7 @@ class Duty:
             self._wakeup.cancel()
             self._wakeup = None
         self.claims.close()
+        self.admission.close()
         self.planner.close()
         self.expiries.close()
         self.leases.close()
@@ -111,8 +117,9 @@ class Duty:
         self._places.clear()
         self._undecided.clear()
 
-    def applied(self, touched: Iterable[Item]) -> None:
-        """The log changed these records: derive anew what is to happen to each."""
+    def applied(self, touched: Sequence[Item], queues: Iterable[str] = ()) -> None:
+        """The log changed these records, and the settings of these queues: derive anew what is to
+        happen to each."""
         now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
         hold, drop, places = self.leases.hold, self.leases.drop, self._places
         scheduled: dict[Execution, None] = {}  # an entry may touch one more than once
@@ -140,6 +147,7 @@ class Duty:
             elif not drop(record):
                 self._withdraw(record)
         self._place(scheduled, now_ms)
+        self.admission.applied(touched, queues)
         self.claims.hand_over(now_ms)
         self._arm(now_ms, monotonic_ms)
 
@@ -161,7 +169,7 @@ class Duty:
             if self.expiries:
                 self.expiries.advance(log_time_ms, self._settings.step)
             room = min(room, self._settings.executions_per_entry)
-            for bound in self.claims.bind(room):
+            for bound in self.claims.bind(now_ms, room):
                 room -= bound[1]
                 yield bound
             # While log-time is ahead of the clock, nobody can say when the next is due.
@@ -169,7 +177,7 @@ class Duty:
                 until_ms = now_ms + self._settings.lead_ms
                 self._led_to_ms = until_ms - self._settings.lead_span_ms
                 coming = self._coming(now_ms, until_ms)
-                yield from self.claims.bind_ahead(coming, until_ms, room)
+                yield from self.claims.bind_ahead(coming, now_ms, until_ms, room)
 
     def _coming(self, now_ms: int, until_ms: int) -> Iterator[list[Execution]]:
         """What comes due by then, instant by instant; nothing while more is due now."""
@@ -246,6 +254,7 @@ class Duty:
             assert type(item) is Execution, "timetables have timers"
             if not self.ready.discard(item):
                 return False
+            self.admission.left(item)
         del self._places[item]
         return True
 
@@ -322,6 +331,7 @@ class Duty:
         self._load(now_ms, monotonic_ms)
         self.claims.hand_over(now_ms)
         more = self._fire(now_ms)
+        more |= self.admission.advance(now_ms)
         self.planner.step(now_ms)
         more |= self.expiries.advance(now_ms, step)
         more |= self.leases.advance(monotonic_ms, step)
@@ -379,6 +389,7 @@ class Duty:
         for due_ms in (
             self._next_due_ms(now_ms),
             self.claims.next_due_ms(),
+            self.admission.next_due_ms(),
             self.expiries.next_ms(),
         ):
             if due_ms is not None:
@@ -400,6 +411,13 @@ class Duty:
         if self.claims.to_spare:
             self._commit.wake()
         return due_ms
+
+    def _work_came(self, queue: str) -> None:
+        self.claims.work_came(queue)
+
+    def _wake_at(self, due_ms: int) -> None:
+        """Have a tick at an instant of the clock of due times."""
+        self._wake_by(self._timers.monotonic_ms() + due_ms - self.now_ms())
 
     def _wake_now(self) -> None:
         self._wake_by(self._timers.monotonic_ms())

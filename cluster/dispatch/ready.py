@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from timeball.cluster.dispatch.aside import Aside
 from timeball.cluster.state.operations import NO_OPTIONS
 from timeball.cluster.state.records import Execution, definition_of
 from timeball.wheel import NOTHING, ReadySets, partition_of, partition_of_numbers
@@ -17,19 +18,21 @@ class ReadyWork:
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
         self._queues: dict[str, ReadySets[Execution]] = {}
+        self.aside = Aside()
+        """Those that a claim may not have yet, and that are not in its way."""
 
     def push(self, executions: Iterable[Execution]) -> Iterable[str]:
         """Let due executions wait, none of which does yet; the queues that they wait in."""
         partitions = self._partitions
         push: Callable[[Execution, int, int, int, int], None]
         pushes: dict[str, Callable[[Execution, int, int, int, int], None]] = {}
-        demanding: set[str] = set()
+        demanding: dict[str, None] = {}
         latest_key, latest_partition = "", 0
         for execution in executions:
             job = execution.job
             name, key, one_shot = job.queue, job.partition_key, job.recurrence is None
             if job.options is not NO_OPTIONS and job.options.requires:
-                demanding.add(name)
+                demanding[name] = None
                 push = self._queue_named(name).of(job.options.requires).push
             elif (known := pushes.get(name)) is not None:
                 push = known
@@ -46,12 +49,14 @@ class ReadyWork:
                 latest_partition = partition = partition_of(key, partitions)
             priority = job.priority if one_shot else definition_of(execution).priority
             push(execution, partition, priority, execution.due_ms, execution.sequence)
-        return pushes.keys() | demanding if demanding else pushes
+        return dict.fromkeys((*pushes, *demanding)) if demanding else pushes
 
     def discard(self, execution: Execution) -> bool:
         """It is not to be handed out; False if it was not ready."""
         queue = self._queues.get(execution.job.queue)
-        return queue is not None and queue.discard(execution, execution.job.options.requires)
+        if queue is not None and queue.discard(execution, execution.job.options.requires):
+            return True
+        return self.aside.discard(execution)
 
     def take(self, queue: str, limit: int, offered: frozenset[str] = NOTHING) -> list[Execution]:
         """The next executions of a queue that require nothing else; they wait no more."""
@@ -70,13 +75,21 @@ class ReadyWork:
 
     def depth(self, queue: str) -> int:
         """Due executions that wait for a claim."""
+        return self.at_hand(queue) + self.aside.depth(queue)
+
+    def at_hand(self, queue: str) -> int:
+        """Of these, the ones that do not stand aside."""
         ready = self._queues.get(queue)
         return 0 if ready is None else len(ready)
 
     def oldest_due_ms(self, queue: str) -> int | None:
         """The earliest due time of all that wait; None when nothing does."""
         ready = self._queues.get(queue)
-        return None if ready is None else ready.oldest_due_ms()
+        first_ms = None if ready is None else ready.oldest_due_ms()
+        aside_ms = self.aside.oldest_due_ms(queue)
+        if first_ms is None or aside_ms is None:
+            return aside_ms if first_ms is None else first_ms
+        return min(first_ms, aside_ms)
 
     def _queue_named(self, name: str) -> ReadySets[Execution]:
         queue = self._queues.get(name)

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from timeball.client import messages
-from timeball.client.errors import DuplicateJob, InvalidRequest, KeyReused, TimeballError
+from timeball.client.errors import (
+    DuplicateJob,
+    InvalidRequest,
+    KeyReused,
+    QueueDraining,
+    TimeballError,
+)
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.definitions import (
     Built,
@@ -30,12 +36,14 @@ from timeball.cluster.http.paging import (
     read_limit,
     read_query,
     read_queue,
+    read_span,
     read_tag,
     write_cursor,
 )
 from timeball.cluster.http.preconditions import etag_of, named_etag_of, refuse_conditions
 from timeball.cluster.http.problems import cluster_full
 from timeball.cluster.http.refusals import (
+    DRAINING,
     FULL,
     KEYS_FULL,
     no_such_job,
@@ -200,13 +208,15 @@ class Jobs:
     async def list_page(self, request: Request) -> Answered:
         """A page of jobs."""
         services = self._services
+        span = ("created_after", "created_before")
         parameters = read_query(
-            request.query, (*FRESHNESS, "queue", "state", "tag", "limit", "cursor")
+            request.query, (*FRESHNESS, "queue", "state", "tag", *span, "limit", "cursor")
         )
         limit = read_limit(parameters)
         queue = read_queue(parameters)
         state = read_choice(parameters, "state", JOB_STATES)
         tag = read_tag(parameters)
+        created = read_span(parameters, "created")
         after = read_cursor(parameters, "jobs", 1)
         await services.wait_until_fresh(parameters)
         services.require_known_queue(queue)
@@ -216,6 +226,7 @@ class Jobs:
             queue=queue,
             state=JOB_STATES[state] if state else None,
             tag=tag,
+            created=created,
         )
         jobs = page.items[: fitting(len(job.payload) for job in page.items)]
         following = page.next_after if len(jobs) == len(page.items) else jobs[-1].id
@@ -289,6 +300,8 @@ def _refusal(refused: Created, prefix: str, over: InvalidRequest | None) -> Time
             return _duplicate(key, str(refused.job))
         case CreateStatus.FULL:
             return cluster_full(FULL)
+        case CreateStatus.DRAINING:
+            return QueueDraining.at(f"{prefix}queue", DRAINING)
         case CreateStatus.KEYS_FULL:
             return cluster_full(KEYS_FULL)
         case CreateStatus.TOO_MANY_REQUIREMENTS:

@@ -8,11 +8,13 @@ from timeball.cluster.http.changes import Changes
 from timeball.cluster.http.claims import Claims
 from timeball.cluster.http.cluster_view import ClusterReports
 from timeball.cluster.http.dead import DeadLetters
+from timeball.cluster.http.events import Events
 from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
 from timeball.cluster.http.openapi import Description
+from timeball.cluster.http.queues import Queues
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services
 
@@ -23,9 +25,11 @@ def all_routes(services: Services, registry: CollectorRegistry) -> list[Route]:
         Jobs(services),
         Changes(services),
         Occurrences(services),
+        Queues(services),
         Explanations(services),
         Executions(services),
         Claims(services),
+        Events(services),
         DeadLetters(services),
         ClusterReports(services, registry),
         Description(),

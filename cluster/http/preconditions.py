@@ -2,7 +2,8 @@
 
 A job's entity tag is its version: `"3"`. By its name a job is tagged with its id too, `"17-3"`,
 for the name may have gone to another job meanwhile, whose versions count anew; `"3"` alone is
-understood there as well. Weak tags never match, as `If-Match` wants it.
+understood there as well. A queue's settings are tagged with their version, too. Weak tags never
+match, as `If-Match` wants it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from timeball.cluster.state.records import Job
 IF_MATCH = "if-match"
 IF_NONE_MATCH = "if-none-match"
 _TAG = re.compile(r'(?P<weak>W/)?"(?P<text>[^"\x00-\x20\x7f]*)"')
+_SETTINGS = re.compile(r"0|[1-9]\d{0,15}", re.ASCII)
 _VERSION = re.compile(r"(?:(?P<job>[1-9]\d{0,15})-)?(?P<version>[1-9]\d{0,15})", re.ASCII)
 
 
@@ -54,6 +56,16 @@ class Condition(msgspec.Struct, frozen=True):
                 versions.append(int(found["version"]))
         if job.version in versions:
             return job.version
+        return versions[0] if versions else None
+
+    def version_among(self, present: int) -> int | None:
+        """The version at which to change settings of a queue, which are at `present`: -1 for
+        any, None if no tag can be of them. The default is at version 0."""
+        if self.tags is None:
+            return -1
+        versions = [int(tag) for tag in self.tags if _SETTINGS.fullmatch(tag)]
+        if present in versions:
+            return present
         return versions[0] if versions else None
 
 

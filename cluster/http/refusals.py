@@ -8,6 +8,7 @@ from timeball.client.errors import (
     NotFound,
     Overloaded,
     PreconditionFailed,
+    QueueDraining,
     TimeballError,
 )
 from timeball.client.messages import FieldError
@@ -17,6 +18,7 @@ from timeball.cluster.state.limits import MAX_REQUIREMENTS
 from timeball.cluster.state.records import Job
 from timeball.cluster.state.verdicts import Changed, ChangeStatus
 
+DRAINING = "this queue is draining: it takes no new jobs until it is resumed"
 FULL = "the cluster holds as many pending executions or queues as it may"
 
 KEYS_FULL = "the cluster holds as many idempotency keys until their jobs have ended as it may"
@@ -43,6 +45,8 @@ def change_refusal(changed: Changed, request: Request, job: Job | None) -> Timeb
             return _fixed(job)
         case ChangeStatus.FULL:
             return cluster_full(FULL)
+        case ChangeStatus.DRAINING:
+            return QueueDraining.at("queue", DRAINING)
         case ChangeStatus.TOO_MANY_REQUIREMENTS:
             return too_many_requirements("")
         case status:

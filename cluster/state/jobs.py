@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from timeball.cluster.state import limits
+from timeball.cluster.state.happenings import Happened, of_execution, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.keys import (
     UNTIL_ENDED,
@@ -21,6 +22,7 @@ from timeball.cluster.state.operations import (
     NewJob,
     RetryPolicy,
 )
+from timeball.cluster.state.queues import is_draining
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
 from timeball.cluster.state.soundness import (
     is_sound_options,
@@ -36,6 +38,7 @@ from timeball.wheel import PRIORITIES
 _CREATED = CreateStatus.CREATED
 _INVALID = Created(CreateStatus.INVALID, 0, 0)
 _FULL = Created(CreateStatus.FULL, 0, 0)
+_DRAINING = Created(CreateStatus.DRAINING, 0, 0)
 _TOO_MANY = Created(CreateStatus.TOO_MANY_REQUIREMENTS, 0, 0)
 _KEYS_FULL = Created(CreateStatus.KEYS_FULL, 0, 0)
 _KEY_REUSED = Created(CreateStatus.KEY_REUSED, 0, 0)
@@ -81,6 +84,8 @@ def create(store: Store, new: NewJob, name: str = "") -> Created:
         key and is_sound_rule(new.key_rule, settings.idempotency_max_window_ms)
     ):
         return _INVALID
+    if store.configured and is_draining(store, new.queue):
+        return _DRAINING
     if len(store.pending) >= settings.max_pending or (
         new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):
@@ -167,6 +172,7 @@ def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int, na
         offset_ms = jitter_offset(job.id, timetable.jitter_ms)
         due_ms = min(nominal_ms + offset_ms, limits.MAX_TIME_MS)
         store.touched.append(job)
+        store.happened.append(of_job(job, Happened.JOB_CREATED))
     store.add_job(job)
     store.add_execution(job, nominal_ms, due_ms, job.id)
     return job
@@ -213,6 +219,7 @@ def _cancel(store: Store, job_id: int) -> CancelStatus:
     if job.state is JobState.ACTIVE:
         store.end_timetable(job)
         job.state = JobState.CANCELLED
+        store.happened.append(of_job(job, Happened.JOB_CANCELLED))
         for execution in store.executions_of(job):
             store.will_change(execution)
             if execution.state is ExecutionState.SCHEDULED:
@@ -220,6 +227,7 @@ def _cancel(store: Store, job_id: int) -> CancelStatus:
                 store.counters.cancelled += 1
             elif _held(execution):
                 execution.cancel_requested = True
+                store.happened.append(of_execution(execution, Happened.CANCEL_REQUESTED))
                 store.touched.append(execution)
         store.free_key_if_idle(job)
     return _cancel_status(store, job)

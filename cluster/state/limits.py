@@ -19,6 +19,12 @@ a claim that is answered when it is due (see `dispatch.ahead`)."""
 MAX_QUEUE_CHARS = 200
 MAX_QUEUES = 10_000
 """Queues that hold at least one kept job, at one moment."""
+MAX_CONFIGURED_QUEUES = 10_000
+"""Queues whose settings are other than the default, with or without jobs."""
+MAX_CONCURRENCY = 1_000_000
+MAX_RATE = 1_000_000
+"""Executions of a rate limit, and of its burst."""
+MAX_RATE_PERIOD_MS = 86_400_000
 MAX_PAYLOAD_BYTES = 1_048_576
 MAX_RESULT_BYTES = 1_048_576
 MAX_PROGRESS_BYTES = 1_024

@@ -19,20 +19,23 @@ from timeball.cluster.state import (
     leases,
     limits,
     listing,
+    queues,
     restore,
     skips,
     snapshot,
     timetables,
 )
+from timeball.cluster.state.happenings import NOTHING, Happenings
 from timeball.cluster.state.keys import KeyRecord
+from timeball.cluster.state.levels import SUPPORTED_LEVEL, level_of
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
-    SUPPORTED_LEVEL,
     AdvanceTimetables,
     BackfillJob,
     CancelJobs,
     Claim,
     ClusterSettings,
+    ConfigureQueue,
     CreateJobs,
     Entry,
     Expire,
@@ -53,9 +56,9 @@ from timeball.cluster.state.operations import (
     TriggerJob,
     UpdateJob,
     decode_entry,
-    level_of,
 )
 from timeball.cluster.state.records import (
+    ConfiguredQueue,
     Counters,
     Execution,
     ExecutionState,
@@ -75,12 +78,17 @@ class Applied(msgspec.Struct, gc=False):
     do. `verdicts` holds one answer per operation, in order. `touched` holds the records
     whose timers are to be derived again: executions that were scheduled, leased or ended,
     jobs whose timetable moved or ended. A record may be in it more than once; its state
-    is the one after the whole entry.
+    is the one after the whole entry. `queues` are those whose settings changed.
     """
 
     halt: str | None
     verdicts: list[object]
     touched: list[Execution | Job]
+    queues: Sequence[str] = ()
+    happened: Happenings = NOTHING
+    """What the entry did, one by one and in order (see `happenings`)."""
+    previous: int = 0
+    """The index of the entry that was applied before; others in between carried nothing."""
 
 
 def _lead(store: Store, operation: Lead) -> str | None:
@@ -121,6 +129,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     PutJob: changes.put_job,
     ParkTimetables: timetables.park_timetables,
     PurgeDead: deadletters.purge_dead,
+    ConfigureQueue: queues.configure_queue,
     SkipExpired: skips.skip_expired,
 }
 
@@ -173,10 +182,11 @@ class StateMachine:
         )
         if self.halted is not None:
             return Applied(self.halted, [], [])
+        previous = store.applied_index
         store.begin_entry(index, entry.log_time_ms)
         verdicts = [_RULES[type(operation)](store, operation) for operation in entry.operations]
         trim(store)
-        return Applied(None, verdicts, store.touched)
+        return Applied(None, verdicts, store.touched, store.reconfigured, store.happened, previous)
 
     @property
     def settings(self) -> ClusterSettings:
@@ -207,6 +217,11 @@ class StateMachine:
     def queues(self) -> Mapping[str, QueueCounts]:
         """What each queue holds, by name."""
         return self._store.queues
+
+    @property
+    def configured(self) -> Mapping[str, ConfiguredQueue]:
+        """The queues whose settings are not the default, by name; with or without jobs."""
+        return self._store.configured
 
     @property
     def pending(self) -> TimeBuckets[Execution]:
@@ -282,9 +297,10 @@ class StateMachine:
         queue: str | None = None,
         state: JobState | None = None,
         tag: str | None = None,
+        created: listing.Span = listing.ALWAYS,
     ) -> listing.Page[Job, int]:
         """Jobs, newest first, beyond the cursor `after`."""
-        return listing.list_jobs(self._store, after, limit, queue, state, tag)
+        return listing.list_jobs(self._store, after, limit, queue, state, tag, created)
 
     def list_executions(
         self,
@@ -294,9 +310,10 @@ class StateMachine:
         queue: str | None = None,
         state: ExecutionState | None = None,
         tag: str | None = None,
+        due: listing.Span = listing.ALWAYS,
     ) -> listing.Page[Execution, tuple[int, int]]:
         """Executions, those of the newest jobs first, then by falling nominal time."""
-        return listing.list_executions(self._store, after, limit, queue, state, tag)
+        return listing.list_executions(self._store, after, limit, queue, state, tag, due)
 
     def list_dead(
         self,

@@ -8,11 +8,7 @@ the same state under newer code.
 
 An operation says everything that its effect depends on. Time comes from the
 entry's log-time, timetables are evaluated by the leader and travel as instants;
-applying an operation reads nothing else.
-
-`LEVELS` says which *feature level* each operation needs. A release supports all levels up to
-`SUPPORTED_LEVEL`; the state stands at one of them, and rises by `RaiseLevel` alone. An
-operation above the state's level is not proposed, and is never applied.
+applying an operation reads nothing else. Which release may propose which is told by `levels`.
 """
 
 from __future__ import annotations
@@ -21,6 +17,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+
+from timeball.cluster.state.cluster_settings import ClusterSettings as ClusterSettings
+from timeball.cluster.state.queue_settings import QueueChange
 
 NUMBERED_PER_ENTRY = 4096
 """An entry numbers at most this many items of any kind (jobs created, leases granted).
@@ -221,10 +220,9 @@ class CancelJobs(Operation, frozen=True, tag=2):
 class Claim(Operation, frozen=True, tag=3):
     """Lease executions, given as (job, nominal_ms), to a worker. Verdict: list of tokens.
 
-    The verdict holds the fencing token per execution, or 0 where the lease was refused
-    (no longer scheduled, not due within `limits.MAX_LEAD_MS` of log-time, expired, or in need
-    of more than is `offered`). `request_id` is remembered for as long as the answer may be
-    asked for again.
+    The verdict holds the fencing token per execution, or 0 where the lease was refused (not
+    scheduled, not due within `limits.MAX_LEAD_MS`, expired, in need of more than is `offered`, or
+    held back by its queue's settings). `request_id` is remembered for repeats.
     """
 
     worker: str
@@ -344,34 +342,6 @@ class Replay(Operation, frozen=True, tag=10):
     """
 
     executions: Sequence[tuple[int, int, int]]
-
-
-class ClusterSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The settings that every node must share, because `apply` depends on them."""
-
-    keep_finished: int = 10_000
-    keep_finished_ms: int = 7 * 86_400_000
-    keep_dead: int = 10_000
-    idempotency_window_ms: int = 86_400_000
-    idempotency_keys: int = 1_000_000
-    claim_memory_ms: int = 60_000
-    max_pending: int = 2_000_000
-    request_memory_ms: int = 600_000
-    request_memory: int = 200_000
-    """Jobs whose create request is remembered by request id, at most."""
-    claim_memory: int = 100_000
-    """Leases whose claim is remembered by request id, at most."""
-    keep_finished_bytes: int = 268_435_456
-    """Of payloads, results and errors of what is finished; see `sizes.kept_bytes`."""
-    keep_dead_bytes: int = 268_435_456
-    """The same of dead letters."""
-    catch_up_per_s: int = 200
-    """Runs of the past that all timetables together may make in a second, after a burst of as
-    many as in ten."""
-    idempotency_max_window_ms: int = 30 * 86_400_000
-    """The longest window that a request may ask for its key."""
-    idempotency_keys_held: int = 1_000_000
-    """Keys that hold until their job has ended, at most; a create beyond is refused."""
 
 
 class Lead(Operation, frozen=True, tag=11):
@@ -505,6 +475,14 @@ class ReportProgress(Operation, frozen=True, tag=21):
     items: Sequence[tuple[int, int, int, bytes]]
 
 
+class ConfigureQueue(Operation, frozen=True, tag=22):
+    """Change a queue's settings, if at `version` (-1: any). Verdict: `QueueConfigured`."""
+
+    queue: str
+    version: int
+    change: QueueChange
+
+
 class SkipExpired(Operation, frozen=True, tag=23):
     """Skip executions (job, nominal_ms) that expired before an attempt. Verdict: list of `Verdict`.
 
@@ -536,39 +514,9 @@ AnyOperation = (
     | ParkTimetables
     | PurgeDead
     | ReportProgress
+    | ConfigureQueue
     | SkipExpired
 )
-
-LEVELS: Final[dict[type[Operation], int]] = {
-    CreateJobs: 1,
-    CancelJobs: 1,
-    Claim: 1,
-    Start: 1,
-    Succeed: 1,
-    Fail: 1,
-    Release: 1,
-    Expire: 1,
-    AdvanceTimetables: 1,
-    Replay: 1,
-    Lead: 1,
-    RaiseLevel: 1,
-    PauseJob: 1,
-    ResumeJob: 1,
-    TriggerJob: 1,
-    BackfillJob: 1,
-    UpdateJob: 1,
-    PutJob: 1,
-    ParkTimetables: 1,
-    PurgeDead: 1,
-    ReportProgress: 1,
-    SkipExpired: 1,
-}
-"""The feature level that each operation needs."""
-
-FIRST_LEVEL = 1
-"""Where a new cluster begins."""
-SUPPORTED_LEVEL = 1
-"""The highest level that this release supports."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -576,15 +524,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     log_time_ms: int
     operations: list[AnyOperation]
-
-
-def level_of(operation: Operation) -> int:
-    """The feature level that an operation needs.
-
-    A field that a later release adds to one of them needs a level too, wherever it differs
-    from its default: releases that do not know it would read over it.
-    """
-    return LEVELS[type(operation)]
 
 
 _encoder = msgspec.msgpack.Encoder()

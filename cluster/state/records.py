@@ -16,6 +16,7 @@ import msgspec
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.limits import MAX_REQUIREMENTS, MAX_TIME_MS
 from timeball.cluster.state.operations import NO_OPTIONS, Fate, Options, RetryPolicy, Timetable
+from timeball.cluster.state.queue_settings import QueueSettings
 
 
 class JobState(enum.IntEnum):
@@ -295,6 +296,8 @@ class QueueCounts:
     total_cancelled: int = 0
     total_skipped: int = 0
     """Those withdrawn before their time among them."""
+    leased_by_key: dict[str, int] = field(default_factory=dict)
+    """Of `leased`, those of jobs with a concurrency key, by key."""
     requirements: dict[tuple[str, ...], int] = field(default_factory=dict)
     """How many jobs require each set of tags; those that require nothing are not counted."""
 
@@ -311,6 +314,20 @@ class QueueCounts:
         """Whether a job may require these tags."""
         known = not requires or requires in self.requirements
         return known or len(self.requirements) < MAX_REQUIREMENTS
+
+
+@dataclass(slots=True)
+class ConfiguredQueue:
+    """A queue whose settings are not the default, with or without jobs.
+
+    What its rate limit has been charged was `charged` at `charged_ms` of log-time: each lease
+    adds `per_ms`, and each millisecond takes `executions` off again (see `queues`).
+    """
+
+    settings: QueueSettings
+    version: int
+    charged: int = 0
+    charged_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -347,3 +364,5 @@ class Counters:
     """Idempotency keys forgotten before their window was over, to make room for others."""
     skipped_expired: int = 0
     """Executions skipped since they expired, those of timetables too."""
+    configured: int = 0
+    """Changes of settings of queues; each gives its queue this number as its version."""

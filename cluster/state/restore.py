@@ -11,15 +11,16 @@ import msgspec
 from timeball.cluster.state import limits
 from timeball.cluster.state.jobs import shared_policy
 from timeball.cluster.state.keys import UNTIL_ENDED, KeyRecord, key_name, window_class
+from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.memory import ClaimRecord, Memory, RequestRecord
-from timeball.cluster.state.operations import (
-    FIRST_LEVEL,
-    NO_OPTIONS,
-    NUMBERED_PER_ENTRY,
-    RetryPolicy,
+from timeball.cluster.state.operations import NO_OPTIONS, NUMBERED_PER_ENTRY, RetryPolicy
+from timeball.cluster.state.queue_settings import (
+    DEFAULT_QUEUE_SETTINGS,
 )
+from timeball.cluster.state.queues import is_soundly_charged
 from timeball.cluster.state.records import (
     Attempt,
+    ConfiguredQueue,
     Counters,
     Execution,
     ExecutionState,
@@ -32,6 +33,7 @@ from timeball.cluster.state.records import (
 from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.snapshot import (
     CLAIMS,
+    CONFIGURED,
     DEAD,
     END,
     ENDED_JOB,
@@ -44,14 +46,15 @@ from timeball.cluster.state.snapshot import (
     QUEUES,
     REQUESTS,
     VERSION,
+    ConfiguredRecord,
     ExecutionRecord,
     Header,
     HeldKey,
     JobRecord,
     QueueTotals,
 )
-from timeball.cluster.state.soundness import is_sound_options
-from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store, is_idle
+from timeball.cluster.state.soundness import is_sound_options, is_sound_queue
+from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store, count_key, is_idle
 from timeball.cluster.state.transitions import TERMINAL
 
 _TEXTS_SHARED = 10_000
@@ -79,6 +82,7 @@ _records: dict[int, msgspec.msgpack.Decoder[Any]] = {
     for kind, of in (
         (HEADER, Header),
         (QUEUES, list[QueueTotals]),
+        (CONFIGURED, list[ConfiguredRecord]),
         (JOBS, list[JobRecord]),
         (EXECUTIONS, list[ExecutionRecord]),
         (FINISHED, list[_Place]),
@@ -144,6 +148,9 @@ class Loader:
         if kind == QUEUES:
             for totals in content:
                 self._queue(totals)
+        elif kind == CONFIGURED:
+            for configured in content:
+                self._configured(configured)
         elif kind == JOBS:
             for record in content:
                 self._job(record)
@@ -233,6 +240,21 @@ class Loader:
             total_cancelled=totals.cancelled,
             total_skipped=totals.skipped,
         )
+
+    def _configured(self, record: ConfiguredRecord) -> None:
+        store = self._store
+        configured = ConfiguredQueue(
+            record.settings, record.version, record.charged, record.charged_ms
+        )
+        if (
+            record.name in store.configured
+            or record.settings == DEFAULT_QUEUE_SETTINGS
+            or not is_sound_queue(record.name, record.settings)
+            or not 0 < record.version <= store.counters.configured
+            or not is_soundly_charged(configured, store.log_time_ms)
+        ):
+            _refuse(f"the settings of queue {record.name!r} are not sound")
+        store.configured[record.name] = configured
 
     def _job(self, record: JobRecord) -> None:
         recurrence, execution = record.recurrence, record.execution
@@ -356,6 +378,7 @@ class Loader:
                 _refuse(f"token {execution.token} is held twice")
             store.leased[execution.token] = execution
             counts.leased += 1
+            count_key(counts, execution.job, 1)
         elif state is ExecutionState.DEAD:
             self._dead += 1
             counts.dead += 1

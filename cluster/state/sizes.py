@@ -17,6 +17,7 @@ from timeball.cluster.state.operations import (
     BackfillJob,
     CancelJobs,
     Claim,
+    ConfigureQueue,
     CreateJobs,
     Dates,
     Expire,
@@ -75,7 +76,7 @@ def count_items(operation: AnyOperation) -> int:
             return len(named)
         case Lead() | RaiseLevel() | PauseJob() | ResumeJob() | TriggerJob():
             return 1
-        case UpdateJob() | PutJob():
+        case UpdateJob() | PutJob() | ConfigureQueue():
             return 1
 
 
@@ -109,6 +110,8 @@ def guess_bytes(operation: AnyOperation) -> int:
             return _HEAD * 2
         case RaiseLevel() | ResumeJob():
             return _HEAD
+        case ConfigureQueue(name):
+            return 2 * _HEAD + len(name) * _CHARACTER
         case PauseJob(_, text) | TriggerJob(_, text):
             return _HEAD + len(text) * _CHARACTER
         case BackfillJob(_, _, nominals):

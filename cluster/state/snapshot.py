@@ -25,9 +25,9 @@ from typing import Any
 import msgspec
 
 from timeball.cluster.state.keys import KeyRecord, Keys
+from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.operations import (
     DEFAULT_POLICY,
-    FIRST_LEVEL,
     NO_OPTIONS,
     NUMBERED_PER_ENTRY,
     ClusterSettings,
@@ -35,6 +35,9 @@ from timeball.cluster.state.operations import (
     Options,
     RetryPolicy,
     Timetable,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueSettings,
 )
 from timeball.cluster.state.records import (
     Attempt,
@@ -48,14 +51,26 @@ from timeball.cluster.state.records import (
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
 
 MAGIC = "timeball-state"
-VERSION = 5
+VERSION = 6
 RECORDS_PER_CHUNK = 250
 BYTES_PER_CHUNK = 262_144
 """A chunk ends with the record that reaches either; a node pauses for one chunk at a time."""
 ENDED_JOB = -1
 """Stands for the nominal time where retention holds a job, not an execution."""
 
-HEADER, QUEUES, JOBS, EXECUTIONS, FINISHED, DEAD, KEYS, REQUESTS, CLAIMS, END = range(10)
+(
+    HEADER,
+    QUEUES,
+    CONFIGURED,
+    JOBS,
+    EXECUTIONS,
+    FINISHED,
+    DEAD,
+    KEYS,
+    REQUESTS,
+    CLAIMS,
+    END,
+) = range(11)
 
 _encode = msgspec.msgpack.Encoder().encode
 _CHUNK_HEAD = Layout(">BBBI")
@@ -88,6 +103,16 @@ class QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
     dead: int
     cancelled: int
     skipped: int
+
+
+class ConfiguredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The settings of a queue, as dumped."""
+
+    name: str
+    settings: QueueSettings
+    version: int
+    charged: int
+    charged_ms: int
 
 
 class ExecutionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -269,6 +294,10 @@ class Dump:
             )
             for q in store.queues.values()
         ]
+        self._configured = [
+            (name, one.settings, one.version, one.charged, one.charged_ms)
+            for name, one in store.configured.items()
+        ]
         self._shards = store.jobs.shards()
         self._finished = list(store.finished)
         self._dead = list(store.dead)
@@ -331,6 +360,8 @@ class Dump:
         """Every record with its kind, in the order of the stream."""
         for totals in self._queues:
             yield QUEUES, _encode(totals)
+        for configured in self._configured:
+            yield CONFIGURED, _encode(configured)
         for shard in self._shards:
             yield from self._shard(shard)
         for ended in self._finished:

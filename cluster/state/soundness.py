@@ -19,6 +19,11 @@ from timeball.cluster.state.operations import (
     Timetable,
     Window,
 )
+from timeball.cluster.state.queue_settings import (
+    QUEUE_STATES,
+    QueueSettings,
+    RateLimit,
+)
 
 
 def is_sound_policy(retry: RetryPolicy) -> bool:
@@ -59,6 +64,26 @@ def _are_tags(tags: tuple[str, ...]) -> bool:
         len(tags) <= limits.MAX_TAGS
         and all(0 < len(tag) <= limits.MAX_TAG_CHARS for tag in tags)
         and all(one < other for one, other in itertools.pairwise(tags))
+    )
+
+
+def is_sound_queue(name: str, settings: QueueSettings) -> bool:
+    """A queue's name and settings."""
+    rate = settings.rate_limit
+    return (
+        0 < len(name) <= limits.MAX_QUEUE_CHARS
+        and settings.state in QUEUE_STATES
+        and 0 <= settings.max_concurrency <= limits.MAX_CONCURRENCY
+        and 0 <= settings.max_concurrency_per_key <= limits.MAX_CONCURRENCY
+        and (rate is None or _is_rate(rate))
+    )
+
+
+def _is_rate(rate: RateLimit) -> bool:
+    return (
+        0 < rate.executions <= limits.MAX_RATE
+        and 0 < rate.per_ms <= limits.MAX_RATE_PERIOD_MS
+        and 0 < rate.burst <= limits.MAX_RATE
     )
 
 

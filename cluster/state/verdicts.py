@@ -7,6 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from timeball.cluster.state.queue_settings import (
+    QueueSettings,
+)
+
 
 class Verdict(enum.IntEnum):
     """The answer to one item of a worker's report, an expiry, a replay or a purge."""
@@ -51,6 +55,8 @@ class CreateStatus(enum.IntEnum):
     """As many keys are held until their jobs end as may be; nothing was created."""
     TOO_MANY_REQUIREMENTS = 7
     """The jobs of the queue require as many different sets of tags as they may."""
+    DRAINING = 8
+    """The queue is draining; nothing was created."""
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
@@ -116,9 +122,11 @@ class ChangeStatus(enum.IntEnum):
     INVALID = 10
     """Beyond the limits of the state."""
     FULL = 11
-    """A put found no room for a new job."""
+    """A put found no room for a new job, or settings none for another queue."""
     TOO_MANY_REQUIREMENTS = 12
     """The jobs of the queue require as many different sets of tags as they may."""
+    DRAINING = 13
+    """A put would have made a new job in a queue that is draining."""
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False):
@@ -127,6 +135,14 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
     status: ChangeStatus
     job: int = 0
     version: int = 0
+
+
+class QueueConfigured(msgspec.Struct, frozen=True, gc=False):
+    """Verdict of a change of a queue's settings: what it did, and the settings as they are now."""
+
+    status: ChangeStatus
+    version: int
+    settings: QueueSettings
 
 
 class TriggerStatus(enum.IntEnum):

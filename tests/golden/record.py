@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
+from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
-    FIRST_LEVEL,
     Advance,
     AdvanceTimetables,
     AnyOperation,
@@ -31,6 +31,7 @@ from timeball.cluster.state.operations import (
     Change,
     Claim,
     ClusterSettings,
+    ConfigureQueue,
     CreateJobs,
     Cron,
     Dates,
@@ -62,6 +63,10 @@ from timeball.cluster.state.operations import (
     UpdateJob,
     Window,
     encode_entry,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueChange,
+    RateLimit,
 )
 from timeball.cluster.state.records import Job
 from timeball.wheel import TimeBuckets
@@ -201,8 +206,22 @@ class Recorder:
                     return RaiseLevel(7, FIRST_LEVEL)  # does nothing: it is at no such level
                 if rng.random() < 0.2:
                     return Lead(rng.choice("abc"), SETTINGS)
+                if rng.random() < 0.5:
+                    return self.configure()
                 jobs = self.machine.list_jobs(limit=50).items
                 return CancelJobs([job.id for job in self.some(jobs, 2)] + [12])
+
+    def configure(self) -> ConfigureQueue:
+        """New settings of a queue that is there, or of one that has no jobs."""
+        rng = self.rng
+        change = QueueChange(
+            rng.choice(["active", "active", "active", "paused", "draining"]),
+            rng.choice([-1, 0, 5]),
+            rng.choice([-1, 0, 1]),
+            rng.choice([None, RateLimit(0, 0, 0), RateLimit(5, 1_000, 3)]),
+        )
+        version = rng.choice([-1, -1, 0, self.machine.counters.configured])
+        return ConfigureQueue(rng.choice(["é", "é", "mail", "none yet"]), version, change)
 
     def change(self) -> AnyOperation:
         """Something done to a job, mostly to a recurring one."""

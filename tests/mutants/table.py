@@ -13,6 +13,7 @@ import nominal_rules
 import operation_rules
 import option_rules
 import peer_rules
+import queue_rules
 import read_rules
 import retry_rules
 import space_rules
@@ -33,6 +34,7 @@ MUTANTS = (
     *state_rules.RULES,
     *key_rules.RULES,
     *retry_rules.RULES,
+    *queue_rules.RULES,
     *timetable_rules.RULES,
     *dispatch_rules.RULES,
     *option_rules.RULES,

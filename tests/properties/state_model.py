@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.limits import ATTEMPTS_KEPT, MAX_LEAD_MS
@@ -15,6 +16,10 @@ from timeball.cluster.state.operations import (
     Options,
     RetryPolicy,
     Timetable,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueSettings,
+    RateLimit,
 )
 from timeball.cluster.state.records import (
     ExecutionState,
@@ -30,6 +35,7 @@ from timeball.cluster.state.verdicts import (
     ChangeStatus,
     CreateStatus,
     Moved,
+    QueueConfigured,
     Triggered,
     TriggerStatus,
     Verdict,
@@ -92,8 +98,10 @@ OPTIONS = [
     Options(expires_after_ms=2_500, requires=("a",)),
     Options(expires_ms=EPOCH_MS + 6_000, tags=("t",)),
     Options(expires_ms=EPOCH_MS + 9_000, expires_after_ms=3_000),
+    *(Options(key) for key in ("k1", "k1", "k2")),
     Options("k", ("a", "b"), ("t", "u")),
 ]
+RATES = [RateLimit(1, 1_000, 2), RateLimit(3, 700, 1), RateLimit(2, 5_000, 3)]
 
 
 def backoff_ms(policy, used):
@@ -155,6 +163,10 @@ class ModelJob:
     def recurring(self):
         return self.timetable is not None
 
+    @property
+    def key(self):
+        return self.options.concurrency_key
+
     def moves(self):
         return self.recurring and not self.ended and self.paused is None and not self.parked
 
@@ -166,6 +178,22 @@ class ModelJob:
             return JobState.CANCELLED
         idle = all(one.state in TERMINAL for one in self.executions.values())
         return JobState.COMPLETED if self.ended and idle else JobState.ACTIVE
+
+
+@dataclass
+class ModelQueue:
+    """Settings, and the tokens that the rate limit's bucket held at a moment."""
+
+    settings: QueueSettings
+    version: int
+    tokens: Fraction = Fraction(0)
+    at_ms: int = 0
+
+    def refill(self, now_ms):
+        rate = self.settings.rate_limit
+        come = Fraction((now_ms - self.at_ms) * rate.executions, rate.per_ms)
+        self.tokens = min(Fraction(rate.burst), self.tokens + come)
+        self.at_ms = now_ms
 
 
 class Model:
@@ -182,6 +210,7 @@ class Model:
         self.requests = []  # (id, since_ms, answer as tuples, of a trigger)
         self.claims = []  # (id, since_ms, grants)
         self.counts = Counter()
+        self.queues = {}  # those with settings of their own
         self.spent = []  # when each run of the past may be forgotten by the budget
 
     def execution(self, hold):
@@ -235,6 +264,8 @@ class Model:
         too_long = rule.window_ms > SETTINGS.idempotency_max_window_ms
         if too_long or (rule.until_ended and rule.window_ms) or (new.key_rule and not key):
             return CreateStatus.INVALID, 0, 0
+        if new.queue in self.queues and self.queues[new.queue].settings.state == "draining":
+            return CreateStatus.DRAINING, 0, 0
         if len(self.pending()) >= SETTINGS.max_pending:
             return CreateStatus.FULL, 0, 0
         if rule.until_ended and len(self.held) >= SETTINGS.idempotency_keys_held:
@@ -242,7 +273,8 @@ class Model:
         nominal_ms = new.first_ms or self.now_ms + new.delay_ms
         definition = (new.payload, new.retry, new.priority)
         job = ModelJob(
-            *(self.next_job, new.queue, definition, new.timetable, nominal_ms),
+            *(self.next_job, new.queue, definition),
+            *(new.timetable, nominal_ms),
             new.timetable is None,
             name=name,
             passed_ms=min(self.now_ms, nominal_ms - 1),
@@ -341,7 +373,8 @@ class Model:
             near_ms = self.now_ms + MAX_LEAD_MS
             fit = one and one.state is ExecutionState.SCHEDULED and one.due_ms <= near_ms
             fit = fit and set(one.job.options.requires) <= set(offered)
-            if fit and self.now_ms < self.expires_ms(one) and not self.ahead(one):
+            fit = fit and self.now_ms < self.expires_ms(one) and not self.ahead(one)
+            if fit and self.admits(one.job):
                 one.state, one.token = ExecutionState.LEASED, token
                 one.used += 1
                 one.attempts = [*one.attempts, [token, Outcome.OPEN, b""]][-ATTEMPTS_KEPT:]
@@ -353,6 +386,66 @@ class Model:
         if request_id and grants:
             self.claims.append((request_id, self.now_ms, grants))
         return tokens
+
+    def admits(self, job):
+        """Whether the settings of its queue let an execution of the job be leased."""
+        if job.queue not in self.queues:
+            return True
+        queue = self.queues[job.queue]
+        settings, rate = queue.settings, queue.settings.rate_limit
+        leased = [
+            one.job.key
+            for one in self.executions()
+            if one.job.queue == job.queue and one.state in HELD
+        ]
+        if settings.state == "paused":
+            return False
+        if settings.max_concurrency and len(leased) >= settings.max_concurrency:
+            return False
+        most = settings.max_concurrency_per_key
+        if most and job.key and leased.count(job.key) >= most:
+            return False
+        if rate:
+            queue.refill(self.now_ms)
+            if queue.tokens < 1:
+                return False
+            queue.tokens -= 1
+        return True
+
+    def configure(self, name, version, change):
+        known = self.queues.get(name)
+        before = known.settings if known else QueueSettings()
+        at = known.version if known else 0
+        if version not in (-1, at):
+            return QueueConfigured(ChangeStatus.OTHER_VERSION, at, before)
+        rate = before.rate_limit
+        if change.rate_limit:
+            rate = change.rate_limit if change.rate_limit.executions else None
+        numbers = [
+            getattr(before if getattr(change, name) == -1 else change, name)
+            for name in ("max_concurrency", "max_concurrency_per_key")
+        ]
+        settings = QueueSettings(change.state or before.state, *numbers, rate)
+        if settings == before:
+            return QueueConfigured(ChangeStatus.UNCHANGED, at, before)
+        if not name or settings.state == "closed" or min(numbers) < 0:
+            return QueueConfigured(ChangeStatus.INVALID, at, before)
+        self.counts["configured"] += 1
+        if settings == QueueSettings():
+            del self.queues[name]
+            return QueueConfigured(ChangeStatus.CHANGED, 0, settings)
+        at = self.counts["configured"]
+        after = ModelQueue(settings, at, at_ms=self.now_ms)
+        if rate:
+            after.tokens = Fraction(rate.burst)
+            if before.rate_limit:
+                known.refill(self.now_ms)
+                after.tokens = known.tokens
+            if before.rate_limit and before.rate_limit != rate:
+                used = -(-(before.rate_limit.burst - known.tokens) // 1)
+                after.tokens = max(Fraction(0), rate.burst - used)
+        self.queues[name] = after
+        return QueueConfigured(ChangeStatus.CHANGED, at, settings)
 
     def start(self, hold, token):
         one = self.execution(hold)
@@ -667,8 +760,9 @@ class Model:
         known = [job for job in self.jobs.values() if job.name == name and not job.ended]
         if not known:
             status, job_id, _ = self.create_one(new, name)
-            full = status is CreateStatus.FULL
-            return Changed(ChangeStatus.FULL) if full else Changed(ChangeStatus.CREATED, job_id, 1)
+            if status is not CreateStatus.CREATED:
+                return Changed(ChangeStatus[status.name])
+            return Changed(ChangeStatus.CREATED, job_id, 1)
         (job,) = known
         options = new.options or NO_OPTIONS
         if (job.queue, job.options.concurrency_key) != (new.queue, options.concurrency_key):

@@ -25,6 +25,7 @@ from timeball.cluster.state.operations import (
     Change,
     Claim,
     ClusterSettings,
+    ConfigureQueue,
     CreateJobs,
     Every,
     Expire,
@@ -52,6 +53,10 @@ from timeball.cluster.state.operations import (
     TriggerJob,
     UpdateJob,
     encode_entry,
+)
+from timeball.cluster.state.queue_settings import (
+    QueueChange,
+    RateLimit,
 )
 from timeball.cluster.state.records import ExecutionState
 
@@ -230,7 +235,15 @@ class Life:
         new = NewJob("mail", b"p", self.now_ms, timetable=self.rng.choice(TIMETABLES))
         self.apply(PutJob(f"n{self.rng.randrange(9)}", new))
 
+    def configure(self):
+        rate = RateLimit(self.rng.randrange(3), 50, self.rng.randint(1, 4))
+        most = self.rng.randrange(3)
+        change = QueueChange(self.rng.choice(["active", "paused"]), 9 * most, 2 * most, rate)
+        name = f"q{self.rng.randrange(30)}"
+        self.apply(ConfigureQueue(self.rng.choice(["mail", name, name]), -1, change))
+
     STEPS = (
+        configure,
         *(create, claim, claim, claim, start, report_progress, succeed, succeed, fail, fail),
         *(release, expire, replay, skip, cancel, advance, advance),
         *(pause, resume, park, trigger, backfill, update, put, purge),

@@ -19,6 +19,7 @@ from timeball.cluster.state.operations import (
     AnyOperation,
     Claim,
     ClusterSettings,
+    ConfigureQueue,
     CreateJobs,
     Every,
     Fail,
@@ -32,13 +33,18 @@ from timeball.cluster.state.operations import (
     Timetable,
     encode_entry,
 )
+from timeball.cluster.state.queue_settings import (
+    QueueChange,
+    RateLimit,
+)
 from timeball.cluster.state.restore import LevelTooHigh
 
 EPOCH_MS = 1_764_480_000_000
 
 
 def a_state() -> StateMachine:
-    """A scheduled, a leased, a succeeded, a dead and a recurring one; ids as in the fuzz."""
+    """A scheduled, a leased, a succeeded, a dead and a recurring one, and a queue with limits;
+    ids as in the fuzz."""
     machine = StateMachine()
     jobs = [NewJob("q", b"", idempotency_key=f"k{n}", fingerprint=b"f") for n in range(2)]
     once = KeyRule(until_ended=True)
@@ -53,6 +59,7 @@ def a_state() -> StateMachine:
             ReportProgress([(*holds[1], 3 * 4096, b"\x07")]),
             Succeed([Success(*holds[2], 3 * 4096 + 1)]),
             Fail([Failure(*holds[3], 3 * 4096 + 2, non_retryable=True)]),
+            ConfigureQueue("q", 0, QueueChange("", 2, 1, RateLimit(1, 1_000, 5))),
         ],
         1,
     ):
@@ -67,7 +74,8 @@ DIGEST = a_state().digest()
 def apply_fuzz(entry: bytes) -> StateMachine:
     machine = StateMachine()
     machine.load(DUMP)
-    applied = machine.apply(7, entry)
+    index = machine.applied_index + 1
+    applied = machine.apply(index, entry)
     if applied.halt is not None:
         assert machine.digest() == DIGEST
         assert (applied.verdicts, applied.touched) == ([], [])
@@ -76,7 +84,7 @@ def apply_fuzz(entry: bytes) -> StateMachine:
         again.load(list(machine.dump()))
         assert again.digest() == machine.digest()
         after = encode_entry(EPOCH_MS, [Lead("n1", ClusterSettings()), CreateJobs("", [])])
-        assert machine.apply(8, after).halt is None
+        assert machine.apply(index + 1, after).halt is None
     return machine
 
 
@@ -164,7 +172,7 @@ def test_raft_08_a_damaged_entry_is_applied_whole_or_not_at_all(at, byte, cut):
 
 def test_every_operation_is_fuzzed():
     assert isinstance(OPERATIONS, msgspec.inspect.UnionType)
-    assert len(OPERATIONS.types) == 22
+    assert len(OPERATIONS.types) == 23
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))

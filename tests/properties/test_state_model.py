@@ -21,12 +21,14 @@ from state_model import (
     KEY_RULES,
     OPTIONS,
     POLICIES,
+    RATES,
     SETTINGS,
     TERMINAL,
     TIMETABLES,
     Model,
 )
 
+from timeball.cluster.state.happenings import RETRY, Happened
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
     Advance,
@@ -35,6 +37,7 @@ from timeball.cluster.state.operations import (
     CancelJobs,
     Change,
     Claim,
+    ConfigureQueue,
     CreateJobs,
     Expire,
     Fail,
@@ -59,6 +62,11 @@ from timeball.cluster.state.operations import (
     encode_entry,
 )
 from timeball.cluster.state.overlap import waits
+from timeball.cluster.state.queue_settings import (
+    QueueChange,
+    RateLimit,
+)
+from timeball.cluster.state.queues import rate_room, rate_room_ms
 from timeball.cluster.state.records import (
     ExecutionState,
     FateKind,
@@ -86,6 +94,7 @@ class Driver:
         self.holds: list[tuple[int, int]] = [(1, 1)]
         self.tokens: list[int] = [0, -1, 2**60]
         self.batch: list[tuple[object, object]] = []
+        self.followed: dict[tuple[int, int], int] = {}
 
     def lead(self):
         self.begin(EPOCH_MS)
@@ -116,7 +125,9 @@ class Driver:
             for verdict in applied.verdicts
         ]
         assert found == [expected for _, expected in self.batch]
-        assert self.other.apply(self.index, entry).halt is None
+        self.mirror(applied.happened)
+        told = self.other.apply(self.index, entry)
+        assert (told.halt, [*told.happened]) == (None, [*applied.happened])
         if self.pick(range(0, 5)) == 0:
             self.other = StateMachine()
             self.other.load(list(self.one.dump()))
@@ -125,6 +136,26 @@ class Driver:
         self.compare(self.one)
         self.compare(self.other)
         self.begin(self.pick([0, 1, 700, 1_000, 5_000, -50]))
+
+    def mirror(self, happened):
+        """Follow what each entry tells: that alone leads to the state of every execution."""
+        ended = {*TERMINAL} - {ExecutionState.DEAD}  # what retention drops without a word
+        for what, state, _, job, nominal_ms, *_ in happened:
+            if what in (Happened.WITHDRAWN, Happened.PURGED):
+                del self.followed[(job, nominal_ms)]
+            elif what < Happened.JOB_CREATED:
+                before = self.followed.get((job, nominal_ms))
+                if what is Happened.CREATED:
+                    assert before is None or before in ended
+                else:
+                    assert before is not None
+                self.followed[(job, nominal_ms)] = state
+        for execution in self.one.list_executions(limit=10_000).items:
+            state = self.followed[(execution.job.id, execution.nominal_ms)]
+            retried = execution.state is ExecutionState.SCHEDULED and execution.attempts_used
+            assert state == (RETRY if retried else execution.state)
+        for hold, state in self.followed.items():
+            assert state in ended or self.one.execution(*hold) is not None
 
     def compare(self, machine):
         model = self.model
@@ -213,7 +244,11 @@ class Driver:
         assert store.dead_bytes == sum(map(kept_bytes, store.dead))
         kept = Counter((e.job.queue, e.state) for e in model.executions())
         assert set(machine.queues) == {job.queue for job in model.jobs.values()}
+        self.compare_settings(machine)
+        keys = Counter((e.job.queue, e.job.key) for e in model.executions() if e.state in HELD)
         for name, counts in machine.queues.items():
+            of_key = {key: n for (queue, key), n in keys.items() if queue == name and key}
+            assert counts.leased_by_key == of_key
             assert counts.jobs == sum(job.queue == name for job in model.jobs.values())
             sets = Counter(job.options.requires for job in model.jobs.values() if job.queue == name)
             del sets[()]
@@ -227,6 +262,21 @@ class Driver:
             assert counts.dead == kept[name, ExecutionState.DEAD]
             assert counts.cancelled == kept[name, ExecutionState.CANCELLED]
             assert counts.skipped == kept[name, ExecutionState.SKIPPED]
+
+    def compare_settings(self, machine):
+        queues = self.model.queues
+        assert machine.configured.keys() == queues.keys()
+        for name, expected in queues.items():
+            found = machine.configured[name]
+            assert (found.settings, found.version) == (expected.settings, expected.version)
+            rate = found.settings.rate_limit
+            if rate is not None:
+                expected.refill(self.model.now_ms)
+                assert rate_room(found, self.model.now_ms) == int(expected.tokens)
+                for leases in range(1, rate.burst + 1):
+                    at_ms = max(rate_room_ms(found, leases), self.model.now_ms)
+                    assert rate_room(found, at_ms) >= leases
+                    assert at_ms == self.model.now_ms or rate_room(found, at_ms - 1) < leases
 
     # Drawing
 
@@ -433,7 +483,21 @@ class Driver:
             self.holds.append((expected.job, new.first_ms))
         self.add(PutJob(name, new), expected)
 
+    def configure(self):
+        name = self.pick(["mail", "mail", "sms", "empty"])
+        rate = self.pick([None, None, None, RateLimit(0, 0, 0), *RATES])
+        change = QueueChange(
+            self.pick(["", "", "active", "active", "paused", "draining", "closed"]),
+            *(self.pick([-1, -1, 0, 1, 2, -7]) for _ in range(2)),
+            rate,
+        )
+        known = self.model.queues.get(name)
+        version = self.pick([-1, -1, known.version if known else 0, 1])
+        expected = self.model.configure(name, version, change)
+        self.add(ConfigureQueue(name, version, change), expected)
+
     OPERATIONS = (
+        configure,
         *(create, claim, claim, claim, start, report_progress, succeed, fail, fail),
         *(release, expire, expire, cancel, advance, advance, advance, replay, skip, skip),
         *(pause, resume, resume, park, trigger, backfill, update, put, purge),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeball.cluster.state import operations as ops
+from timeball.cluster.state.queue_settings import QUEUE_STATES, QueueChange, RateLimit
 from timeball.cluster.state.sizes import count_items, guess_bytes
 
 NUMBERS = st.integers(0, 2**53)
@@ -118,6 +119,17 @@ SINGLE = st.one_of(
         ),
     ),
     st.builds(ops.PutJob, NAME, NEW_JOB),
+    st.builds(
+        ops.ConfigureQueue,
+        NAME,
+        NUMBERS,
+        st.builds(
+            QueueChange,
+            st.sampled_from(QUEUE_STATES),
+            *(NUMBERS, NUMBERS),
+            st.builds(RateLimit, *([NUMBERS] * 3)),
+        ),
+    ),
 )
 
 

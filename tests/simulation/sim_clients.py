@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from sim_http import Answer, Lost, Refused, Web, render_request
 from sim_loop import Process, SimLoop
+from sim_options import OFFERS, Demands, draw_from, with_options
 from sim_timetable_events import QUEUE, Handed
 
 from timeball.bench.history import (
@@ -55,6 +56,7 @@ class Surroundings(msgspec.Struct, eq=False):
     honest: bool = False
     """Whether workers have ceased to do any mischief."""
     skewed: bool = False
+    demands: Demands = msgspec.field(default_factory=Demands)
 
 
 class Client:
@@ -135,6 +137,7 @@ class Submitter(Client):
         self._pause_s = pause_s
         self._jobs: list[str] = []
         self._keyed: list[messages.NewJob] = []
+        self._demanding = draw_from(rng)
         self.ended = asyncio.Event()
         """Whether it will ask for nothing any more."""
         self.process.start(self._submit())
@@ -189,6 +192,7 @@ class Submitter(Client):
             ),
             timeout_ms=rng.choice([None, None, None, 1_500]),
         )
+        job = with_options(job, self._demanding)
         if isinstance(schedule, messages.At) and rng.random() < 0.4:
             key = f"{self.name}-key-{len(self._keyed)}"
             job = msgspec.structs.replace(job, idempotency_key=key)
@@ -226,6 +230,7 @@ class Submitter(Client):
                     around.broken(f"a create was refused: {result}")
                 continue
             self._jobs.append(result.job_id)
+            around.demands.created(result.job_id, job)
             around.record(
                 JobAcknowledged(
                     at_us=around.judge_us(),
@@ -302,6 +307,7 @@ class Worker(Client):
         super().__init__(around, name, rng)
         self.queues = queues
         self._mischief = mischief
+        self._offering = draw_from(rng)
         self.process.start(self._claim())
 
     async def _claim(self) -> None:
@@ -315,6 +321,7 @@ class Worker(Client):
                 wait_ms=wait_ms,
                 lease_ms=rng.choice([500, 1_000, 3_000]),
                 request_id=self.new_id(),
+                tags=self._offering.choice(OFFERS),
             )
             sent_us = around.judge_us()
             patience_s = rng.choice([0.0, 2.0, 8.0])
@@ -330,6 +337,7 @@ class Worker(Client):
             if not isinstance(answer, messages.Claimed):
                 continue
             for delivery in answer.executions:
+                around.demands.handed(delivery, claim.tags)
                 around.record(
                     Delivered(
                         at_us=around.judge_us(),

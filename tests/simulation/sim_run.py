@@ -49,6 +49,10 @@ class Outcome(msgspec.Struct):
     applied_entries: int
     leaderships: int
     callbacks: int
+    demands: int
+    """How often something was as a job asked for: who got it, and until when."""
+    expired: int
+    """Executions that were skipped because they expired."""
 
 
 class Simulation:
@@ -175,6 +179,8 @@ class Simulation:
             applied_entries=self._ledger.applied_entries,
             leaderships=self._ledger.leaderships,
             callbacks=self.loop.callbacks,
+            demands=self._around.demands.examined,
+            expired=self._around.demands.skipped,
         )
 
     async def _audit(self) -> None:
@@ -194,6 +200,7 @@ class Simulation:
             self._ledger.violated(f"stuck: {self._standing()}")
         else:
             self._ledger.violations += judge(self.events, final)
+            self._ledger.violations += self._around.demands.judge(final)
             self._ledger.violations += judge_timetables(self.events, final, skewed=self._skewed)
         self.done = True
 

@@ -34,6 +34,12 @@ def test_a_seed_is_one_trace_in_one_process():
     assert first.trace_hash != other.trace_hash
 
 
+def test_some_of_what_a_run_hands_out_expires_or_requires_something():
+    run = simulate(plan(4))
+    assert run.demands > 20
+    assert run.expired > 5
+
+
 def test_a_seed_is_one_trace_whatever_the_hashes(tmp_path: Path):
     def run(hash_seed: str) -> tuple[str, str]:
         told = subprocess.run(

@@ -12,9 +12,11 @@ from __future__ import annotations
 from timeball.cluster.http.description import Operation
 from timeball.cluster.http.operations.cluster import CLUSTER
 from timeball.cluster.http.operations.dead import DEAD
+from timeball.cluster.http.operations.events import EVENTS
 from timeball.cluster.http.operations.executions import EXECUTIONS
 from timeball.cluster.http.operations.jobs import JOBS
 from timeball.cluster.http.operations.parameters import FRESHNESS, PATHS
+from timeball.cluster.http.operations.queues import QUEUES
 from timeball.cluster.http.operations.timetables import TIMETABLES
 from timeball.cluster.http.operations.workers import WORKERS
 
@@ -26,6 +28,8 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
     "executions": EXECUTIONS,
     "dead letters": DEAD,
     "workers": WORKERS,
+    "queues": QUEUES,
+    "events": EVENTS,
     "cluster": CLUSTER,
 }
 """By noun, then by method and path."""

@@ -7,6 +7,7 @@ from typing import Literal
 from timeball.client import messages
 from timeball.cluster.http.description import (
     CONFLICT,
+    DRAINING,
     DUPLICATE,
     FULL,
     INVALID_KEY,
@@ -45,7 +46,7 @@ JOBS = {
                 messages.JobCreated, "The key or request id is known: as at first.", ("Location",)
             ),
         },
-        problems=(NOT_FOUND, DUPLICATE, INVALID_KEY, FULL),
+        problems=(NOT_FOUND, DRAINING, DUPLICATE, INVALID_KEY, FULL),
     ),
     "POST /v1/jobs/batch": Operation(
         id="createJobs",
@@ -64,6 +65,8 @@ JOBS = {
             QUEUE,
             Parameter("state", JobState, "In this state only."),
             TAG,
+            Parameter("created_after", messages.Instant, "Created at this instant or later."),
+            Parameter("created_before", messages.Instant, "Created before this instant."),
             LIMIT,
             CURSOR,
         ),
@@ -96,7 +99,7 @@ JOBS = {
             201: Reply(messages.JobChanged, "Created.", ("ETag", "Location")),
             200: CHANGED,
         },
-        problems=(NOT_FOUND, CONFLICT, PRECONDITION, FULL),
+        problems=(NOT_FOUND, CONFLICT, DRAINING, PRECONDITION, FULL),
     ),
     "PATCH /v1/jobs/{job_id}": Operation(
         id="updateJob",

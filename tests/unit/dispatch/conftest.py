@@ -172,6 +172,10 @@ class Recorder(Instruments):
         self.taken_over = 0
         self.released = 0
         self.failed: list[str] = []
+        self.refused = 0
+
+    def leases_refused(self, count):
+        self.refused += count
 
     def observe_wheel(self, lags_ms):
         self.lags.append((max(lags_ms), len(lags_ms)))

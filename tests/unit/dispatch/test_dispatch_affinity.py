@@ -44,6 +44,7 @@ async def test_work_goes_to_the_first_claim_in_line_that_may_take_it(world) -> N
     assert not plain.done()
     (hold,) = await world.create(NewJob("q", b"\xc0"))
     assert taken(plain) == [hold]
+    assert [len(op.executions) for op in claims_of(world)] == [1, 1, 1]
 
 
 async def test_what_nobody_may_take_holds_up_nothing_and_wakes_nobody(world) -> None:

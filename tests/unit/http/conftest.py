@@ -20,7 +20,9 @@ from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
+from timeball.cluster.http.queues import Queues
 from timeball.cluster.http.services import Services
+from timeball.cluster.http.waiting import Ends
 from timeball.cluster.state.operations import AdvanceTimetables
 
 
@@ -48,12 +50,29 @@ class Replica:
         self.strong_reads += strong
 
 
+class Dispatch:
+    """What a leader knows besides."""
+
+    def ready_depth(self, queue: str) -> int:
+        return 3
+
+    def oldest_due_ms(self, queue: str) -> int:
+        return 17
+
+    def waiting_claims(self, queue: str) -> int:
+        return 2
+
+    def held_back_by(self, queue: str) -> list[str]:
+        return ["paused"]
+
+
 class Desk:
     """A leader's handlers. `before` is called ahead of each proposal."""
 
     def __init__(self, log: Any) -> None:
         self.log = log
         self.replica = Replica()
+        self.ends = Ends()
         self.leads = True
         self.before: Callable[[Any], None] = lambda _operation: None
         self.proposed: list[Any] = []
@@ -62,7 +81,9 @@ class Desk:
             me=SimpleNamespace(name="n1"),  # type: ignore[arg-type]
             state=log.machine,
             replica=self.replica,  # type: ignore[arg-type]
-            dispatcher=None,  # type: ignore[arg-type]
+            history=None,  # type: ignore[arg-type]
+            ends=self.ends,
+            dispatcher=Dispatch(),  # type: ignore[arg-type]
             propose=self._propose,
             congested=lambda: False,
             serving=lambda: self.leads,
@@ -70,7 +91,10 @@ class Desk:
             ready=lambda: True,
             wall_clock_ms=lambda: log.now_ms,
         )
-        nouns = (Jobs, Changes, Occurrences, Explanations, Executions, Claims, DeadLetters)
+        self.services = services
+        nouns = (
+            *(Jobs, Changes, Occurrences, Queues, Explanations, Executions, Claims, DeadLetters),
+        )
         self.application = Application(
             [route for noun in nouns for route in noun(services).routes()],
             serving=lambda: self.leads,
@@ -82,7 +106,9 @@ class Desk:
     async def _propose(self, operation: Any) -> Any:
         self.before(operation)
         self.proposed.append(operation)
-        return self.log.apply(operation)[0]
+        verdict = self.log.apply(operation)[0]
+        self.ends.on_applied(self.log.index, 1, b"", self.log.applied)
+        return verdict
 
     async def ask(
         self, method: str, target: str, body: Any = None, *, form: str = "json", **headers: str
