@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -67,12 +67,15 @@ class iterating(Generic[P, T]):  # noqa: N801 - used as a decorator is
 
         def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
             items = self.method(stepped, *args, **kwargs)
-            while True:
-                try:
-                    item = _to_its_end(_next(items))
-                except StopAsyncIteration:
-                    return
-                yield item
+            try:
+                while True:
+                    try:
+                        item = _to_its_end(_next(items))
+                    except StopAsyncIteration:
+                        return
+                    yield item
+            finally:
+                _to_its_end(_close(items))
 
         call.__doc__ = self.__doc__
         return call
@@ -161,6 +164,7 @@ class SyncClient:
     resume_queue = blocking(Client.resume_queue)
 
     execution = blocking(Client.execution)
+    wait = blocking(Client.wait)
     executions = iterating(Client.executions)
     dead = iterating(Client.dead)
     replay = blocking(Client.replay)
@@ -174,6 +178,8 @@ class SyncClient:
     complete = blocking(Client.complete)
     fail = blocking(Client.fail)
     release = blocking(Client.release)
+
+    events = iterating(Client.events)
 
     cluster = blocking(Client.cluster)
     replacement = blocking(Client.replacement)
@@ -190,6 +196,12 @@ class _Stepped(Client):
     def _saw(self, index: int) -> None:
         with self._seeing:
             super()._saw(index)
+
+
+async def _close(items: AsyncIterator[Any]) -> None:
+    """End an iteration that may be half way, with what it holds open."""
+    if isinstance(items, AsyncGenerator):
+        await items.aclose()
 
 
 async def _next(items: AsyncIterator[T]) -> T:

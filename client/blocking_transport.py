@@ -17,11 +17,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from timeball.client.event_stream import SILENCE_MS
 from timeball.client.failover import Trouble
 from timeball.client.flow import NoReply, Pause, Reply, Send, Steps
 from timeball.client.transport import CONNECT_TIMEOUT_MS, MAX_ANSWER_BYTES
 
 T = TypeVar("T")
+
+PART_BYTES = 64 * 1024
+"""Most of a stream that is read in one go."""
 
 
 class BlockingTransport:
@@ -84,6 +88,38 @@ class BlockingTransport:
         self._give_back(send.url, connection)
         return reply
 
+    async def open(self, send: Send) -> OpenedStream | Reply | NoReply:
+        """Send a request for a stream; anything but a success is read whole."""
+        connection = _connection(send.url)
+        connection.timeout = min(CONNECT_TIMEOUT_MS, send.timeout_ms) / 1_000
+        with self._guard:
+            if self._closed:
+                raise RuntimeError("the client is closed")
+        try:
+            connection.connect()
+        except OSError as error:
+            return NoReply(Trouble.UNREACHABLE, _cause(error))
+        try:
+            stream = connection.sock
+            stream.settimeout(send.timeout_ms / 1_000)
+            connection.request(send.method, send.path, headers=send.headers)
+            response = connection.getresponse()
+            if 200 <= response.status < 300:
+                stream.settimeout(SILENCE_MS / 1_000)
+                return OpenedStream(connection, response)
+            reply = _reply(response)
+        except TimeoutError:
+            connection.close()
+            return NoReply(Trouble.TIMED_OUT, f"{send.timeout_ms} ms passed")
+        except (http.client.HTTPException, OSError) as error:
+            connection.close()
+            return NoReply(Trouble.BROKEN, _cause(error))
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        return reply
+
     async def close(self) -> None:
         """Close the idle connections. Further requests are refused."""
         with self._guard:
@@ -100,9 +136,7 @@ class BlockingTransport:
         try:
             connection.request(send.method, send.path, send.body, send.headers)
             with contextlib.closing(connection.getresponse()) as response:
-                body = response.read(MAX_ANSWER_BYTES + 1)
-                if len(body) > MAX_ANSWER_BYTES:
-                    raise http.client.HTTPException(f"the answer exceeds {MAX_ANSWER_BYTES} bytes")
+                reply = _reply(response)
                 keep = not response.will_close
         finally:
             if connection.sock is timed:
@@ -111,13 +145,7 @@ class BlockingTransport:
                 stream.close()
         if not keep:
             connection.close()
-        return Reply(
-            status=response.status,
-            content_type=response.getheader("Content-Type", ""),
-            body=body,
-            retry_after=response.getheader("Retry-After", ""),
-            applied_index=response.getheader("Timeball-Applied-Index", ""),
-        )
+        return reply
 
     def _take(self, url: str) -> http.client.HTTPConnection:
         """Take an idle connection to a node, the last used first, or make one."""
@@ -142,6 +170,43 @@ class BlockingTransport:
                     return
                 dropped = self._idle.pop(0)[1]
         dropped.close()
+
+
+class OpenedStream:
+    """An answer that comes in parts, on a connection of its own."""
+
+    def __init__(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
+    ) -> None:
+        self._connection = connection
+        self._response = response
+
+    async def read(self) -> bytes | NoReply:
+        """Wait for the next part: empty at the end, NoReply when it broke before."""
+        try:
+            return self._response.read1(PART_BYTES)
+        except TimeoutError:
+            return NoReply(Trouble.TIMED_OUT, "it was silent")
+        except (http.client.HTTPException, OSError) as error:
+            return NoReply(Trouble.BROKEN, _cause(error))
+
+    async def close(self) -> None:
+        """Read no more."""
+        self._response.close()
+        self._connection.close()
+
+
+def _reply(response: http.client.HTTPResponse) -> Reply:
+    body = response.read(MAX_ANSWER_BYTES + 1)
+    if len(body) > MAX_ANSWER_BYTES:
+        raise http.client.HTTPException(f"the answer exceeds {MAX_ANSWER_BYTES} bytes")
+    return Reply(
+        status=response.status,
+        content_type=response.getheader("Content-Type", ""),
+        body=body,
+        retry_after=response.getheader("Retry-After", ""),
+        applied_index=response.getheader("Timeball-Applied-Index", ""),
+    )
 
 
 def _connection(url: str) -> http.client.HTTPConnection:

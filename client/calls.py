@@ -12,8 +12,9 @@ from uuid import UUID
 
 from yarl import URL
 
+from timeball.client.event_stream import Opened
 from timeball.client.failover import Backoff, Nodes
-from timeball.client.flow import Call, Policy, Steps, flow
+from timeball.client.flow import Call, NoReply, Policy, Reply, Send, Steps, flow
 from timeball.client.messages import Consistency
 from timeball.client.surroundings import Surroundings
 from timeball.client.transport import AsyncTransport
@@ -30,6 +31,10 @@ class Transport(Protocol):
 
     async def drive(self, steps: Steps[T]) -> T:
         """Take a flow to its end: its value or its exception."""
+        ...
+
+    async def open(self, send: Send) -> Opened | Reply | NoReply:
+        """Send a request for a stream; anything but a success is read whole."""
         ...
 
     async def close(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from random import Random
 from typing import Any
 from urllib.parse import quote
@@ -14,13 +15,19 @@ from timeball.client.batches import CreateBatcher
 from timeball.client.calls import DEFAULT_URLS, Transport, as_tags, loop_ms, segment
 from timeball.client.dead import DeadLetterCalls
 from timeball.client.errors import TimeballError
+from timeball.client.event_stream import Following, query_of
 from timeball.client.failover import Backoff
-from timeball.client.flow import Call, encode_request, in_batches
+from timeball.client.flow import Call, encode_request, in_batches, pausing
 from timeball.client.messages import Consistency, Idempotency, NewJob, Retry, Schedule
 from timeball.client.middleware import CreateMiddleware, chain
 from timeball.client.queues import QueueCalls
 from timeball.client.surroundings import Surroundings
 from timeball.client.timetables import TimetableCalls
+
+LONGEST_WAIT_S = 20
+"""Of one request: what a node may be silent for before another is asked."""
+LEAST_PAUSE_MS = 50
+"""Before a node is asked again that did not wait (an old one, or one that many wait for)."""
 
 
 class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
@@ -175,15 +182,25 @@ class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
         queue: str | None = None,
         state: str | None = None,
         tag: str | None = None,
+        created_after: str | int | None = None,
+        created_before: str | int | None = None,
         page_size: int = 100,
         consistency: Consistency = "applied",
         min_index: int = 0,
     ) -> AsyncIterator[messages.JobView]:
         """Iterate over jobs, newest first, page by page. Raises `NotFound` for the queue.
 
-        Each page is as fresh as asked for when it is read.
+        Those created at `created_after` or later, and before `created_before`, each an instant as
+        text or epoch milliseconds. Each page is as fresh as asked for when it is read.
         """
-        query = {"queue": queue, "state": state, "tag": tag, "limit": page_size}
+        query = {
+            "queue": queue,
+            "state": state,
+            "tag": tag,
+            "created_after": created_after,
+            "created_before": created_before,
+            "limit": page_size,
+        }
         cursor: str | None = None
         while True:
             fresh = self._fresh(consistency, min_index)
@@ -212,6 +229,34 @@ class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
         fresh = self._fresh(consistency, min_index)
         return await self._get(path, messages.ExecutionView, **fresh)
 
+    async def wait(self, execution_id: str, *, wait_ms: int = 30_000) -> messages.ExecutionView:
+        """Wait until an execution has ended, at most `wait_ms`: its view then, ended or not.
+
+        A dead execution has ended: `state` tells what became of it, `result` what its worker
+        returned. The node keeps the request until it is so; one that fails leaves the wait to
+        another. What this client has created is found on every node. Raises `NotFound`.
+        """
+        by_ms = self._policy.now_ms() + wait_ms
+        while True:
+            left_ms = max(0, by_ms - self._policy.now_ms())
+            wait_s = min(-(-left_ms // 1_000), LONGEST_WAIT_S)
+            path = f"/v1/executions/{segment(execution_id)}"
+            if self.seen_index:
+                path += f"?min_index={self.seen_index}"
+            view = await self._call(
+                Call(
+                    "GET",
+                    path,
+                    messages.ExecutionView,
+                    writes=False,
+                    wait_ms=wait_s * 1_000,
+                    prefer_wait_s=wait_s,
+                )
+            )
+            if view.state in messages.ENDED or self._policy.now_ms() >= by_ms:
+                return view
+            await self._transport.drive(pausing(LEAST_PAUSE_MS))
+
     async def executions(
         self,
         *,
@@ -219,15 +264,27 @@ class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
         job: str | None = None,
         state: str | None = None,
         tag: str | None = None,
+        due_after: str | int | None = None,
+        due_before: str | int | None = None,
         page_size: int = 100,
         consistency: Consistency = "applied",
         min_index: int = 0,
     ) -> AsyncIterator[messages.ExecutionView]:
         """Iterate over executions, newest first. Raises `NotFound` for the queue or job.
 
-        Each page is as fresh as asked for when it is read.
+        Those due at `due_after` or later, and before `due_before`, each an instant as text or
+        epoch milliseconds: an execution that has ended was due for its latest attempt. Each
+        page is as fresh as asked for when it is read.
         """
-        query = {"queue": queue, "job": job, "state": state, "tag": tag, "limit": page_size}
+        query = {
+            "queue": queue,
+            "job": job,
+            "state": state,
+            "tag": tag,
+            "due_after": due_after,
+            "due_before": due_before,
+            "limit": page_size,
+        }
         pages = self._execution_pages("/v1/executions", query, consistency, min_index)
         async for execution in pages:
             yield execution
@@ -306,6 +363,37 @@ class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
             call = Call("POST", path, messages.HeartbeatAnswers, body, writes=False)
             results.extend((await self._call(call, timeout_ms)).results)
         return results
+
+    # --- what happens --------------------------------------------------------------------------
+
+    async def events(
+        self,
+        *,
+        after: str | int | None = None,
+        queue: str | None = None,
+        job: str | None = None,
+        types: Sequence[str] = (),
+        states: Sequence[str] = (),
+        follow: bool = True,
+    ) -> AsyncGenerator[messages.Event, None]:
+        """Iterate over what happens to executions and jobs, each event once and in order.
+
+        `after` is where to begin: behind an event's id, a position of the log such as
+        `seen_index`, or "oldest" for all that is kept; None: with what happens from now on. When
+        a node fails, another one goes on; `timeout_ms` bounds the search for it, and a node that
+        says nothing for 15 s is left. `types` (such as "execution.failed", or "job" for all that
+        begin so) and `states` (such as "dead") choose. Without `follow` it ends when all has
+        been told.
+
+        Raises `EventsGone` when no node keeps the events after that position any more, `after` an
+        interruption too: read the state anew. Raises `Unavailable` or `Overloaded` when no node
+        could be found. Close it when you leave it early (`contextlib.aclosing`).
+        """
+        query = query_of(after, queue, job, tuple(types), tuple(states), follow)
+        following = Following(self._transport, self._policy, query, self.timeout_ms)
+        async with aclosing(following.events(follow)) as events:
+            async for event in events:
+                yield event
 
     # --- the cluster -------------------------------------------------------------------------
 

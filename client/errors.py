@@ -12,6 +12,7 @@
     │   ├── LeaseLost           409      the fencing token is not the latest
     │   ├── DuplicateJob        409      the idempotency key has a job, and no other was wanted
     │   └── QueueDraining       409      the queue takes no new jobs
+    ├── EventsGone              410      the events after that position are not kept any more
     ├── PreconditionFailed      412      If-Match or If-None-Match does not hold
     ├── Overloaded              429/503  a limit is reached; repeat after `retry_after_ms`
     ├── Unavailable             503      no leader serves now; certainly not applied
@@ -28,6 +29,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
+
+import msgspec
 
 from timeball.client.messages import FieldError, Problem
 
@@ -191,6 +194,33 @@ class DuplicateJob(Conflict):
     title = "The idempotency key has a job already"
 
 
+class EventsGone(TimeballError):
+    """The node does not keep the events after that position (any more): read the state anew.
+
+    `oldest_index` is the position behind which it keeps all.
+    """
+
+    status = 410
+    code = "events-gone"
+    title = "The events after that position are not kept any more"
+    outcome = "not_applied"
+    oldest_index: int | None = None
+
+    @classmethod
+    def before(cls, oldest_index: int, newest_index: int) -> EventsGone:
+        """Make the error of a node that keeps what lies between the two."""
+        error = cls(
+            f"only events after position {oldest_index} are kept: read the state anew, and "
+            f"go on after {newest_index}"
+        )
+        error.oldest_index = oldest_index
+        return error
+
+    def problem(self) -> Problem:
+        """Render as a problem document."""
+        return msgspec.structs.replace(super().problem(), oldest_index=self.oldest_index)
+
+
 class PreconditionFailed(TimeballError):
     """The thing is not as `If-Match` or `If-None-Match` says: somebody else changed it."""
 
@@ -265,6 +295,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
         LeaseLost,
         QueueDraining,
         DuplicateJob,
+        EventsGone,
         PreconditionFailed,
         Overloaded,
         Unavailable,
@@ -279,7 +310,7 @@ _CLASSES: dict[str, type[TimeballError]] = {
 def from_problem(problem: Problem) -> TimeballError:
     """Make the exception that a problem document stands for."""
     kind = _CLASSES.get(problem.type, TimeballError)
-    return kind(
+    error = kind(
         problem.detail or problem.title,
         errors=problem.errors,
         retry_after_ms=problem.retry_after_ms,
@@ -287,3 +318,6 @@ def from_problem(problem: Problem) -> TimeballError:
         job_id=problem.job_id,
         status=problem.status,
     )
+    if isinstance(error, EventsGone):
+        error.oldest_index = problem.oldest_index
+    return error

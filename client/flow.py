@@ -34,7 +34,8 @@ class Call(NamedTuple, Generic[T]):
 
     `writes` tells that an attempt without an answer may have changed something. `wait_ms` is
     how long the node may rightly keep the request before it answers (a long poll). `if_version` is
-    the version that the thing must be at for the request to have an effect.
+    the version that the thing must be at for the request to have an effect. `prefer_wait_s` asks
+    the node to wait so long for what is to come.
     """
 
     method: str
@@ -45,6 +46,7 @@ class Call(NamedTuple, Generic[T]):
     writes: bool = True
     wait_ms: int = 0
     if_version: int | None = None
+    prefer_wait_s: int = 0
 
 
 class Send(NamedTuple):
@@ -96,6 +98,11 @@ class Policy(NamedTuple):
 Steps = Generator[Send | Pause, Reply | NoReply | None, T]
 
 
+def pausing(pause_ms: int) -> Steps[None]:
+    """Let time pass."""
+    yield Pause(pause_ms)
+
+
 def flow(call: Call[T], policy: Policy, timeout_ms: int, attempt_timeout_ms: int) -> Steps[T]:
     """Drive one call to its answer, over as many attempts as its deadline allows.
 
@@ -121,7 +128,7 @@ def flow(call: Call[T], policy: Policy, timeout_ms: int, attempt_timeout_ms: int
         assert reply is not None, "a Send is answered with a Reply or NoReply"
         if isinstance(reply, Reply):
             policy.seen(_number(reply.applied_index, MAX_DIGITS))
-        trouble, error = _judge(reply, attempts.url)
+        trouble, error = judge(reply, attempts.url)
         if error is None:
             attempts.succeeded()
             assert isinstance(reply, Reply)
@@ -143,10 +150,12 @@ def _headers(call: Call[Any]) -> dict[str, str]:
         headers["Timeball-Request-Id"] = call.request_id
     if call.if_version is not None:
         headers["If-Match"] = f'"{call.if_version}"'
+    if call.prefer_wait_s:
+        headers["Prefer"] = f"wait={call.prefer_wait_s}"
     return headers
 
 
-def _judge(reply: Reply | NoReply, url: str) -> tuple[Trouble | None, errors.TimeballError | None]:
+def judge(reply: Reply | NoReply, url: str) -> tuple[Trouble | None, errors.TimeballError | None]:
     """Tell success (no error), a trouble worth another attempt, and a final error apart."""
     if isinstance(reply, NoReply):
         return reply.trouble, errors.Unavailable(f"{url} {reply.trouble.value}: {reply.cause}")

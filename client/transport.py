@@ -10,6 +10,7 @@ from typing import TypeVar
 import aiohttp
 from yarl import URL
 
+from timeball.client.event_stream import SILENCE_MS
 from timeball.client.failover import Trouble
 from timeball.client.flow import NoReply, Pause, Reply, Send, Steps
 
@@ -65,19 +66,27 @@ class AsyncTransport:
                     total=send.timeout_ms / 1_000, sock_connect=connect_s
                 ),
             ) as response:
-                return Reply(
-                    status=response.status,
-                    content_type=response.headers.get("Content-Type", ""),
-                    body=await _bounded(response),
-                    retry_after=response.headers.get("Retry-After", ""),
-                    applied_index=response.headers.get("Timeball-Applied-Index", ""),
-                )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            return NoReply(Trouble.UNREACHABLE, _cause(error))
-        except TimeoutError:
-            return NoReply(Trouble.TIMED_OUT, f"{send.timeout_ms} ms passed")
+                return await _whole(response)
         except (aiohttp.ClientError, OSError) as error:
-            return NoReply(Trouble.BROKEN, _cause(error))
+            return _no_reply(error, send.timeout_ms)
+
+    async def open(self, send: Send) -> OpenedStream | Reply | NoReply:
+        """Send a request for a stream; anything but a success is read whole."""
+        connect_s = min(CONNECT_TIMEOUT_MS, send.timeout_ms) / 1_000
+        timeout = aiohttp.ClientTimeout(sock_connect=connect_s, sock_read=SILENCE_MS / 1_000)
+        url = URL(send.url + send.path, encoded=True)
+        asked = self._open().request(
+            send.method, url, headers=send.headers, allow_redirects=False, timeout=timeout
+        )
+        try:
+            async with asyncio.timeout(send.timeout_ms / 1_000):
+                response = await asked
+            if 200 <= response.status < 300:
+                return OpenedStream(response)
+            async with response:
+                return await _whole(response)
+        except (aiohttp.ClientError, OSError) as error:
+            return _no_reply(error, send.timeout_ms)
 
     async def close(self) -> None:
         """Close all connections; requests under way fail. Further requests are refused."""
@@ -96,6 +105,44 @@ class AsyncTransport:
                 timeout=aiohttp.ClientTimeout(total=None),
             )
         return self._session
+
+
+class OpenedStream:
+    """An answer that comes in parts."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def read(self) -> bytes | NoReply:
+        """Wait for the next part: empty at the end, NoReply when it broke before."""
+        try:
+            return await self._response.content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            return _no_reply(error)
+
+    async def close(self) -> None:
+        """Read no more."""
+        self._response.close()
+
+
+def _no_reply(error: aiohttp.ClientError | OSError, timeout_ms: int | None = None) -> NoReply:
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return NoReply(Trouble.UNREACHABLE, _cause(error))
+    if isinstance(error, TimeoutError):
+        return NoReply(
+            Trouble.TIMED_OUT, f"{timeout_ms} ms passed" if timeout_ms else "it was silent"
+        )
+    return NoReply(Trouble.BROKEN, _cause(error))
+
+
+async def _whole(response: aiohttp.ClientResponse) -> Reply:
+    return Reply(
+        status=response.status,
+        content_type=response.headers.get("Content-Type", ""),
+        body=await _bounded(response),
+        retry_after=response.headers.get("Retry-After", ""),
+        applied_index=response.headers.get("Timeball-Applied-Index", ""),
+    )
 
 
 def _streamed(body: bytes | None) -> bytes | io.BytesIO | None:

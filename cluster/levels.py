@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from timeball.cluster.raft.errors import LevelTooLow
 from timeball.cluster.raft.interface import Replica
+from timeball.cluster.state.levels import level_of
 from timeball.cluster.state.machine import StateMachine
-from timeball.cluster.state.operations import Operation, RaiseLevel, level_of
+from timeball.cluster.state.operations import Operation, RaiseLevel
 
 _log = logging.getLogger(__name__)
 

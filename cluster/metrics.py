@@ -21,6 +21,7 @@ from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import Instruments
 from timeball.cluster.dispatch.zones import data_version
 from timeball.cluster.histogram import BatchHistogram
+from timeball.cluster.history import History
 from timeball.cluster.raft.commit import GroupCommit
 from timeball.cluster.raft.interface import Member
 from timeball.cluster.stalls import StallWatch
@@ -92,6 +93,9 @@ class Measured(Protocol):
 
     @property
     def dispatcher(self) -> Dispatcher: ...
+
+    @property
+    def history(self) -> History: ...
 
     @property
     def stalls(self) -> StallWatch: ...
@@ -231,6 +235,7 @@ class _NodeCollector(Collector):
         yield from self._state()
         yield from self._queues()
         yield from self._requests()
+        yield from self._events()
 
     def _consensus(self) -> Iterator[Metric]:
         consensus, commit = self._node.consensus, self._node.commit
@@ -413,6 +418,22 @@ class _NodeCollector(Collector):
             "Requests that are being answered",
             value=float(self._node.open_requests),
         )
+
+    def _events(self) -> Iterator[Metric]:
+        history = self._node.history
+        counts = history.counts
+        gauges = {
+            "event_streams": ("Clients that this node tells events to", counts.open),
+            "event_history_events": ("Events kept in memory", history.events),
+        }
+        counters = {
+            "events_sent": ("Events told to clients", counts.sent),
+            "event_streams_cut_off": ("Streams whose client was too slow", counts.cut_off),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"timeball_{name}", text, value=float(value))
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(f"timeball_{name}", text, value=float(value))
 
 
 def _is_paused(state: StateMachine, queue: str) -> float:

@@ -22,11 +22,13 @@ from typing import Any
 from timeball.cluster.clocks import ClockWatch
 from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import DispatchSettings
+from timeball.cluster.history import History
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.nouns import all_routes
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.http.services import Services
+from timeball.cluster.http.waiting import Ends
 from timeball.cluster.levels import LevelKeeper, objection_at
 from timeball.cluster.metrics import Metrics
 from timeball.cluster.raft.commit import GroupCommit
@@ -114,6 +116,13 @@ class Node(Observer):
                 network=network,
                 disk=disk,
             )
+        # Before the group commit, which tells verdicts: who hears one may ask what happened.
+        self.history = History(
+            self.state, settings.process.event_history, settings.process.event_history_bytes
+        )
+        self.consensus.add_observer(self.history)
+        self.ends = Ends()
+        self.consensus.add_observer(self.ends)
         self.commit = GroupCommit(
             self.consensus,
             operations.encode_entry,
@@ -202,6 +211,8 @@ class Node(Observer):
         _log.info("%s is stopping", self.me.name)
         self._stopping = True
         await self.http.stop_accepting()
+        self.history.close()
+        self.ends.close()
         self.forwarder.end_claims()
         await self.consensus.stop()
         if not await self.http.wait_idle(self.settings.process.drain_ms / 1000):
@@ -211,6 +222,8 @@ class Node(Observer):
     async def _close(self) -> None:
         self.stalls.stop()
         self.clocks.stop()
+        self.history.close()
+        self.ends.close()
         await self.http.stop()
         await self.forwarder.stop()
         await self.consensus.stop()
@@ -318,6 +331,8 @@ class Node(Observer):
             me=self.me,
             state=self.state,
             replica=self.consensus,
+            history=self.history,
+            ends=self.ends,
             dispatcher=self.dispatcher,
             propose=self.propose,
             take_snapshot=self.consensus.take_snapshot,

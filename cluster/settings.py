@@ -98,6 +98,12 @@ class Process(_Table, frozen=True):
     """The least time between two entries of the log; an idle cluster writes at once."""
     min_free_mib: Annotated[int, Meta(ge=1, le=1_000_000)] = 256
     """With less room on the disk of `data_dir`, in MiB, the node neither leads nor takes writes."""
+    event_streams: Annotated[int, Meta(ge=0, le=10_000)] = 64
+    """Clients that the node tells events to at one time."""
+    event_history: Annotated[int, Meta(ge=0, le=100_000_000)] = 100_000
+    """Events kept in memory, for clients that come (again) with a position of the past…"""
+    event_history_bytes: Annotated[int, Meta(ge=0, le=10**12)] = 67_108_864
+    """… and so many bytes of them at most."""
     drain_ms: Annotated[int, Meta(ge=0, le=60_000)] = 3_000
     """How long a stopping node waits for the requests that it is answering."""
 

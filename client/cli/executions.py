@@ -31,6 +31,8 @@ def get(asker: Asker, /, execution_id: str, **fresh: Any) -> None:
 @click.option("--job", help="Of this job only.")
 @click.option("--state", help="scheduled, retry, leased, running, succeeded, dead, …")
 @click.option("--tag", help="Of jobs that have this tag.")
+@click.option("--due-after", help="Due then or later: ISO 8601 or epoch ms.")
+@click.option("--due-before", help="Due before then: ISO 8601 or epoch ms.")
 @limit_option
 @freshness_options
 @asks
@@ -41,13 +43,22 @@ def list_executions(
     job: str | None,
     state: str | None,
     tag: str | None,
+    due_after: str | None,
+    due_before: str | None,
     limit: int,
     **fresh: Any,
 ) -> None:
     """List executions, newest first."""
     views = asker.collect(
         lambda client, page_size: client.executions(
-            queue=queue, job=job, state=state, tag=tag, page_size=page_size, **fresh
+            queue=queue,
+            job=job,
+            state=state,
+            tag=tag,
+            due_after=due_after,
+            due_before=due_before,
+            page_size=page_size,
+            **fresh,
         ),
         limit,
     )

@@ -13,6 +13,7 @@ import click
 
 from timeball.client.cli.cluster import cluster
 from timeball.client.cli.dead import dead
+from timeball.client.cli.events import events
 from timeball.client.cli.executions import execution
 from timeball.client.cli.jobs import job
 from timeball.client.cli.queues import queue
@@ -75,5 +76,5 @@ def main() -> None:
     """Timeball, a replicated job scheduler: never early, milliseconds late, nothing lost."""
 
 
-for _command in (job, execution, dead, queue, schedule, cluster, worker):
+for _command in (job, execution, dead, queue, events, schedule, cluster, worker):
     main.add_command(_command)

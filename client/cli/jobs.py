@@ -215,6 +215,8 @@ def get(asker: Asker, job_id: str, /, **fresh: Any) -> None:
 @click.option("--queue")
 @click.option("--state", help="active, completed or cancelled.")
 @click.option("--tag", help="Those that have this tag.")
+@click.option("--created-after", help="Created then or later: ISO 8601 or epoch ms.")
+@click.option("--created-before", help="Created before then: ISO 8601 or epoch ms.")
 @limit_option
 @freshness_options
 @asks
@@ -224,13 +226,21 @@ def list_jobs(
     queue: str | None,
     state: str | None,
     tag: str | None,
+    created_after: str | None,
+    created_before: str | None,
     limit: int,
     **fresh: Any,
 ) -> None:
     """List jobs, newest first."""
     views = asker.collect(
         lambda client, page_size: client.jobs(
-            queue=queue, state=state, tag=tag, page_size=page_size, **fresh
+            queue=queue,
+            state=state,
+            tag=tag,
+            created_after=created_after,
+            created_before=created_before,
+            page_size=page_size,
+            **fresh,
         ),
         limit,
     )

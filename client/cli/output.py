@@ -34,7 +34,7 @@ def table(
     for line in ([heading.upper() for heading in headings], *lines):
         cells = zip(line, widths, numeric, strict=True)
         told.append("  ".join(_pad(cell, width, right) for cell, width, right in cells).rstrip())
-        told.extend(f"    {_printable(note)}" for note in next(notes_below, ()))
+        told.extend(f"    {printable(note)}" for note in next(notes_below, ()))
     return "\n".join(told)
 
 
@@ -47,7 +47,7 @@ def facts(pairs: Iterable[tuple[str, object]]) -> str:
 
 def block(heading: str, text: str) -> str:
     """Render a text of several lines, set in, below its heading."""
-    return "\n".join([heading, *(f"  {_printable(line)}" for line in text.splitlines())])
+    return "\n".join([heading, *(f"  {printable(line)}" for line in text.splitlines())])
 
 
 def compact(value: object) -> str:
@@ -62,7 +62,7 @@ def _value(value: object) -> str:
         return ", ".join(f"{name} {_value(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(_value(item) for item in value)
-    return NOTHING if value is None or value == "" else _printable(str(value))
+    return NOTHING if value is None or value == "" else printable(str(value))
 
 
 def _cell(value: object) -> str:
@@ -70,7 +70,7 @@ def _cell(value: object) -> str:
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escape what could move the cursor or break the line."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 

@@ -10,6 +10,7 @@ below 2**53 that only ever rises.
 from timeball.client.messages.changes import *
 from timeball.client.messages.cluster import *
 from timeball.client.messages.dead import *
+from timeball.client.messages.events import *
 from timeball.client.messages.executions import *
 from timeball.client.messages.fields import *
 from timeball.client.messages.jobs import *

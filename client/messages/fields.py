@@ -77,6 +77,9 @@ ExecutionStateName = Literal[
     "scheduled", "retry", "leased", "running", "succeeded", "dead", "cancelled", "skipped"
 ]
 
+ENDED = frozenset({"succeeded", "dead", "cancelled", "skipped"})
+"""States that an execution does not leave by itself."""
+
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Base of everything that a client sends.
@@ -114,6 +117,8 @@ class Problem(Answer, frozen=True, omit_defaults=True, kw_only=True):
     retry_after_ms: int = 0
     leader: str = ""
     job_id: str = ""
+    oldest_index: int | None = None
+    """Behind which events are kept."""
 
 
 def encode_execution_id(job: int, nominal_ms: int) -> str:

@@ -11,14 +11,21 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Literal, cast
 
 from timeball.client.errors import InvalidRequest, Overloaded
 from timeball.cluster.http.deadline import Deadline
 from timeball.cluster.http.eager import Eager
-from timeball.cluster.http.exchange import Request, Response
+from timeball.cluster.http.exchange import Request, Response, Stream, StreamBroken
 from timeball.cluster.http.problems import RETRY_MS
-from timeball.cluster.http.wire import CONTINUE, RequestParser, render_head
+from timeball.cluster.http.wire import (
+    CONTINUE,
+    LAST_CHUNK,
+    RequestParser,
+    render_chunk,
+    render_head,
+)
 
 if TYPE_CHECKING:
     from timeball.cluster.http.server import HttpServer
@@ -229,7 +236,11 @@ class Connection(asyncio.Protocol):
                 else:
                     response = application.refuse(arrival.request, arrival.refusal)
                 keep_alive = arrival.keep_alive and not self._server.draining
-                self._write(arrival.request, response, keep_alive=keep_alive)
+                if response.stream is not None:
+                    keep_alive &= arrival.request.takes_chunks
+                    await self._stream(arrival.request, response, response.stream, keep_alive)
+                else:
+                    self._write(arrival.request, response, keep_alive=keep_alive)
                 if self._drained is not None:
                     self._deadline.set(WRITE_DEADLINE_S, self.abort)
                     await self._drained
@@ -237,6 +248,8 @@ class Connection(asyncio.Protocol):
                     self._answered_at = self._loop.time()
                 if not keep_alive:
                     self._finish()
+        except StreamBroken:
+            self._close()
         except Exception as error:  # noqa: BLE001 — the application raises none: a defect here
             _log.error("a connection failed inside the node", exc_info=error)
             self.abort()
@@ -252,16 +265,47 @@ class Connection(asyncio.Protocol):
         # Until it asks again, nothing says that the client has read it.
         self._undelivered = response.undelivered
         self._answered_at = self._loop.time()
-        connection = "" if keep_alive else "close"
-        if keep_alive and request.headers.get("connection", "").lower() == "keep-alive":
-            connection = "keep-alive"  # HTTP/1.0 clients need to be told
-        head = render_head(response, date=self._server.http_date(), connection=connection)
+        head = self._head(request, response, keep_alive)
         if request.method == "HEAD" or not response.body:
             self._transport.write(head)
         elif len(response.body) <= JOINED_BYTES:
             self._transport.write(head + response.body)
         else:
             self._transport.writelines((head, response.body))
+
+    def _head(self, request: Request, response: Response, keep_alive: bool) -> bytes:
+        connection = "" if keep_alive else "close"
+        if keep_alive and request.headers.get("connection", "").lower() == "keep-alive":
+            connection = "keep-alive"  # HTTP/1.0 clients need to be told
+        return render_head(
+            response,
+            date=self._server.http_date(),
+            connection=connection,
+            chunked=request.takes_chunks,
+        )
+
+    async def _stream(
+        self, request: Request, response: Response, stream: Stream, keep_alive: bool
+    ) -> None:
+        """Write a body as it comes into being, at the pace at which the client takes it."""
+        if self._transport.is_closing():
+            return
+        self._transport.write(self._head(request, response, keep_alive))
+        if request.method == "HEAD":
+            return
+        async with aclosing(stream.parts) as parts:
+            async for part in parts:
+                self._transport.write(render_chunk(part) if request.takes_chunks else part)
+                if self._drained is not None:
+                    self._deadline.set(WRITE_DEADLINE_S, lambda: self._give_up(stream))
+                    await self._drained
+                    self._deadline.lift()
+        if request.takes_chunks:
+            self._transport.write(LAST_CHUNK)
+
+    def _give_up(self, stream: Stream) -> None:
+        stream.stalled()
+        self.abort()
 
     def _end_answers(self) -> None:
         """What had arrived is answered, or nobody is left to take it: see what is next."""

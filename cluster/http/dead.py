@@ -17,6 +17,7 @@ from timeball.cluster.http.paging import (
     read_choice,
     read_cursor,
     read_cursor_text,
+    read_instant,
     read_job,
     read_job_text,
     read_limit,
@@ -72,7 +73,9 @@ class DeadLetters:
             job=read_job(parameters),
             error_type=_read_error_type(parameters),
             reason=read_choice(parameters, "reason", _REASONS),
-            **_read_span(_instant(parameters, "died_after"), _instant(parameters, "died_before")),
+            **_read_span(
+                read_instant(parameters, "died_after"), read_instant(parameters, "died_before")
+            ),
         )
         position = read_cursor(parameters, _CURSOR, 2)
         await services.wait_until_fresh(parameters)
@@ -171,12 +174,6 @@ def _read_span(after: str | int | None, before: str | int | None) -> dict[str, i
     if before is not None:
         span["died_before_ms"] = parse_instant(before, "died_before")
     return span
-
-
-def _instant(parameters: dict[str, str], name: str) -> str | int | None:
-    text = parameters.get(name)
-    digits = text is not None and text.isascii() and text.isdigit() and len(text) <= 16
-    return int(text) if text is not None and digits else text
 
 
 def _read_error_type(parameters: dict[str, str]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -29,16 +29,37 @@ class Request(msgspec.Struct, eq=False):
     answer_form: Form = "json"
     parameters: dict[str, str] = {}
     """The named parts of the path, as the route matched them."""
+    takes_chunks: bool = True
+    """Whether the client reads a body in chunks; one that speaks HTTP/1.0 does not."""
+
+
+class StreamBroken(Exception):
+    """A stream ends before it is whole: the client is to see that it was cut off."""
+
+
+class Stream(msgspec.Struct, eq=False):
+    """A body that comes into being while it is sent.
+
+    Its parts are asked for one at a time, the next when the client has taken most of those before;
+    they raise nothing but `StreamBroken`. `stalled` is called when it takes nothing any more.
+    """
+
+    parts: AsyncGenerator[bytes, None]
+    stalled: Callable[[], None]
 
 
 class Response(msgspec.Struct, eq=False):
-    """One response. `undelivered` is called when it could not be written to the client."""
+    """One response. `undelivered` is called when it could not be written to the client.
+
+    It has either a body or a stream.
+    """
 
     status: int
     body: bytes = b""
     content_type: str = ""
     headers: dict[str, str] = {}
     undelivered: Callable[[], None] | None = None
+    stream: Stream | None = None
 
 
 class Answered(msgspec.Struct, eq=False):

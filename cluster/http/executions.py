@@ -19,13 +19,16 @@ from timeball.cluster.http.paging import (
     read_limit,
     read_query,
     read_queue,
+    read_span,
     read_tag,
     write_cursor,
 )
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services, propose_all
 from timeball.cluster.http.views import EXECUTION_STATES, execution_state, execution_view
+from timeball.cluster.http.waiting import APPLIED, preferred_wait_s
 from timeball.cluster.state import operations
+from timeball.cluster.state.listing import Span
 from timeball.cluster.state.records import Execution
 from timeball.cluster.state.verdicts import Verdict
 
@@ -102,26 +105,38 @@ class Executions:
         parameters = read_query(request.query, FRESHNESS)
         services = self._services
         await services.wait_until_fresh(parameters)
+        execution = self._find(request)
+        headers: dict[str, str] = {}
+        wait_s = preferred_wait_s(request.headers.get("prefer", ""))
+        if wait_s and services.ends.has_room:
+            await services.ends.wait(execution, wait_s)
+            execution = self._find(request)
+            headers[APPLIED] = f"wait={wait_s}"
+        view = execution_view(execution, request.answer_form, services.wall_clock_ms())
+        return Answered(message=view, headers=headers)
+
+    def _find(self, request: Request) -> Execution:
         text = request.parameters["execution_id"]
         try:
-            execution = services.state.execution(*messages.decode_execution_id(text))
+            execution = self._services.state.execution(*messages.decode_execution_id(text))
         except ValueError:
             execution = None
         if execution is None:
             raise _no_execution(text)
-        view = execution_view(execution, request.answer_form, services.wall_clock_ms())
-        return Answered(message=view)
+        return execution
 
     async def list_page(self, request: Request) -> Answered:
         """A page of executions."""
         services = self._services
-        known = (*FRESHNESS, "queue", "job", "state", "tag", "limit", "cursor")
+        span = ("due_after", "due_before")
+        known = (*FRESHNESS, "queue", "job", "state", "tag", *span, "limit", "cursor")
         parameters = read_query(request.query, known)
         limit = read_limit(parameters)
         queue = read_queue(parameters)
         job_id = read_job(parameters)
         state = read_choice(parameters, "state", EXECUTION_STATES)
         tag = read_tag(parameters)
+        due = read_span(parameters, "due")
         position = read_cursor(parameters, "executions", 2)
         await services.wait_until_fresh(parameters)
         services.require_known_queue(queue)
@@ -133,10 +148,11 @@ class Executions:
                 queue=queue,
                 state=EXECUTION_STATES[state] if state else None,
                 tag=tag,
+                due=due,
             )
             found, following = page.items, page.next_after
         else:
-            found, following = self._of_job(job_id, queue, state, tag, after, limit)
+            found, following = self._of_job(job_id, queue, state, tag, due, after, limit)
         whole = len(found)
         found = that_fit(found)
         if len(found) < whole:
@@ -154,6 +170,7 @@ class Executions:
         queue: str | None,
         state: str | None,
         tag: str | None,
+        due: Span,
         after: tuple[int, int] | None,
         limit: int,
     ) -> tuple[list[Execution], tuple[int, int] | None]:
@@ -167,6 +184,7 @@ class Executions:
             and queue in (None, job.queue)
             and state in (None, execution_state(execution))
             and (tag is None or tag in job.options.tags)
+            and due.holds(execution.due_ms)
         ]
         page = found[:limit]
         return page, (job_id, page[-1].nominal_ms) if len(found) > limit else None

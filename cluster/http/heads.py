@@ -79,6 +79,8 @@ class KnownHeads:
             return
         if all(name in headers for name, _ in _OWN):
             return  # such a head never comes again
+        if not request.takes_chunks:
+            return
         key: bytes | tuple[bytes, bytes] = raw
         own = _own_value(raw)
         if own is not None:

@@ -36,6 +36,7 @@ from timeball.cluster.http.paging import (
     read_limit,
     read_query,
     read_queue,
+    read_span,
     read_tag,
     write_cursor,
 )
@@ -207,13 +208,15 @@ class Jobs:
     async def list_page(self, request: Request) -> Answered:
         """A page of jobs."""
         services = self._services
+        span = ("created_after", "created_before")
         parameters = read_query(
-            request.query, (*FRESHNESS, "queue", "state", "tag", "limit", "cursor")
+            request.query, (*FRESHNESS, "queue", "state", "tag", *span, "limit", "cursor")
         )
         limit = read_limit(parameters)
         queue = read_queue(parameters)
         state = read_choice(parameters, "state", JOB_STATES)
         tag = read_tag(parameters)
+        created = read_span(parameters, "created")
         after = read_cursor(parameters, "jobs", 1)
         await services.wait_until_fresh(parameters)
         services.require_known_queue(queue)
@@ -223,6 +226,7 @@ class Jobs:
             queue=queue,
             state=JOB_STATES[state] if state else None,
             tag=tag,
+            created=created,
         )
         jobs = page.items[: fitting(len(job.payload) for job in page.items)]
         following = page.next_after if len(jobs) == len(page.items) else jobs[-1].id

@@ -8,6 +8,7 @@ from timeball.cluster.http.changes import Changes
 from timeball.cluster.http.claims import Claims
 from timeball.cluster.http.cluster_view import ClusterReports
 from timeball.cluster.http.dead import DeadLetters
+from timeball.cluster.http.events import Events
 from timeball.cluster.http.executions import Executions
 from timeball.cluster.http.explain import Explanations
 from timeball.cluster.http.jobs import Jobs
@@ -28,6 +29,7 @@ def all_routes(services: Services, registry: CollectorRegistry) -> list[Route]:
         Explanations(services),
         Executions(services),
         Claims(services),
+        Events(services),
         DeadLetters(services),
         ClusterReports(services, registry),
         Description(),

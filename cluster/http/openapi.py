@@ -20,6 +20,7 @@ from timeball.client.errors import PROBLEM_PREFIX
 from timeball.client.messages import Problem
 from timeball.cluster.http.codec import CONTENT_TYPES, PROBLEM_TYPES
 from timeball.cluster.http.description import Operation, Parameter, Refusal, Reply
+from timeball.cluster.http.event_views import EVENT_STREAM
 from timeball.cluster.http.exchange import Request, Response
 from timeball.cluster.http.operations import FRESHNESS, OPERATIONS, PATHS
 from timeball.cluster.http.paging import read_query
@@ -200,11 +201,24 @@ def _reply(reply: Reply, schemas: _Schemas) -> dict[str, Any]:
         headers = {"headers": _headers(*reply.headers)} if reply.headers else {}
         return {"description": reply.when, **headers, "content": content}
     schema = schemas.of(reply.message)
+    if reply.media_type == EVENT_STREAM:
+        content = {EVENT_STREAM: {"schema": _frame(schema)}}
+        return {
+            "description": reply.when,
+            "headers": _headers("Timeball-Applied-Index", *reply.headers),
+            "content": content,
+        }
     return {
         "description": reply.when,
         "headers": _headers("Timeball-Applied-Index", *reply.headers),
         "content": {media: {"schema": schema} for media in CONTENT_TYPES.values()},
     }
+
+
+def _frame(schema: dict[str, Any]) -> dict[str, Any]:
+    """One frame of a stream; without data it only tells how far everything has been told."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+    return {"type": "object", "properties": {"id": {"type": "string"}, "data": data}}
 
 
 def _problems(

@@ -12,6 +12,8 @@ import msgspec
 from timeball.client.errors import InvalidRequest
 from timeball.client.messages import MAX_BATCH, MAX_TAG, decode_job_id
 from timeball.cluster.http.codec import check_queue_name
+from timeball.cluster.http.instants import parse_instant
+from timeball.cluster.state.listing import ALWAYS, Span
 
 DEFAULT_LIMIT = 100
 MAX_PARAMETERS = 20
@@ -106,6 +108,25 @@ def read_choice(parameters: dict[str, str], name: str, choices: Collection[str])
     if value is None or value in choices:
         return value
     raise InvalidRequest.at(name, f"expected one of {', '.join(choices)}, got {value[:50]!r}")
+
+
+def read_instant(parameters: dict[str, str], name: str) -> int | None:
+    """A parameter that is an instant, as text or epoch milliseconds."""
+    text = parameters.get(name)
+    if text is None:
+        return None
+    digits = text.isascii() and text.isdigit() and len(text) <= 16
+    return parse_instant(int(text) if digits else text, name)
+
+
+def read_span(parameters: dict[str, str], what: str) -> Span:
+    """The instants that `what`_after and `what`_before leave."""
+    after = read_instant(parameters, f"{what}_after")
+    before = read_instant(parameters, f"{what}_before")
+    return Span(
+        ALWAYS.from_ms if after is None else after,
+        ALWAYS.before_ms if before is None else before,
+    )
 
 
 def fitting(sizes: Iterable[int]) -> int:

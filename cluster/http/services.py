@@ -10,8 +10,10 @@ import msgspec
 
 from timeball.client.errors import NotFound, OutcomeUnknown
 from timeball.cluster.dispatch.dispatcher import Dispatcher
+from timeball.cluster.history import History
 from timeball.cluster.http.codec import check_queue_name
 from timeball.cluster.http.freshness import wait_until_fresh
+from timeball.cluster.http.waiting import Ends
 from timeball.cluster.raft.errors import OutcomeUnknown as ConsensusOutcomeUnknown
 from timeball.cluster.raft.errors import Overloaded
 from timeball.cluster.raft.interface import Replica
@@ -29,6 +31,10 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     me: NodeSettings
     state: StateMachine
     replica: Replica
+    history: History
+    """What happened lately."""
+    ends: Ends
+    """Who waits for an execution to end."""
     dispatcher: Dispatcher
     propose: Propose
     """Puts one operation into the log; answers with its verdict, or raises what it means."""

@@ -39,7 +39,7 @@ _JOB_STATE_NAMES: dict[JobState, JobStateName] = {
     JobState.COMPLETED: "completed",
     JobState.CANCELLED: "cancelled",
 }
-_EXECUTION_STATE_NAMES: dict[ExecutionState, messages.ExecutionStateName] = {
+EXECUTION_STATE_NAMES: dict[ExecutionState, messages.ExecutionStateName] = {
     ExecutionState.SCHEDULED: "scheduled",
     ExecutionState.LEASED: "leased",
     ExecutionState.RUNNING: "running",
@@ -73,7 +73,7 @@ def execution_state(execution: Execution) -> messages.ExecutionStateName:
     """The state by its name; a scheduled execution that was tried before shows as `retry`."""
     if execution.state is ExecutionState.SCHEDULED and execution.attempts_used:
         return "retry"
-    return _EXECUTION_STATE_NAMES[execution.state]
+    return EXECUTION_STATE_NAMES[execution.state]
 
 
 def job_state(job: Job) -> JobStateName:

@@ -170,6 +170,7 @@ class RequestParser:
         path, _, query = self._target.decode("utf-8", "surrogateescape").partition("?")
         self._request = Request(self._http.get_method().decode("ascii"), path, query, headers)
         self._keep_alive = self._http.should_keep_alive()
+        self._request.takes_chunks = self._http.get_http_version() != "1.0"
         self.in_head = False
         self._fruitful = True
         length = int(headers.get("content-length") or 0)
@@ -244,10 +245,24 @@ class RequestParser:
         raise HttpParserError("refused")
 
 
-def render_head(response: Response, *, date: str, connection: str) -> bytes:
-    """The head of an answer; `date` and `connection` are left out when they are empty."""
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def render_chunk(part: bytes) -> bytes:
+    """One part of a body whose length is not known beforehand; an empty one would end it."""
+    return b"%x\r\n%b\r\n" % (len(part), part)
+
+
+def render_head(response: Response, *, date: str, connection: str, chunked: bool = True) -> bytes:
+    """The head of an answer; `date` and `connection` are left out when they are empty.
+
+    A stream that is not `chunked` ends with the connection.
+    """
     lines = [_opening(response.status, date, response.content_type, connection)]
-    if response.status not in _WITHOUT_LENGTH:
+    if response.stream is not None:
+        if chunked:
+            lines.append("Transfer-Encoding: chunked\r\n")
+    elif response.status not in _WITHOUT_LENGTH:
         lines.append(f"Content-Length: {len(response.body)}\r\n")
     for name, value in response.headers.items():
         assert value.isprintable(), "no header may smuggle in another one"

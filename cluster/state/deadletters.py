@@ -7,11 +7,15 @@ reason is not taken for what it died of later. A repeat finds nothing more to do
 from __future__ import annotations
 
 from timeball.cluster.state.expiry import expires_by
+from timeball.cluster.state.happenings import Happened, of_job
 from timeball.cluster.state.operations import PurgeDead, Replay
 from timeball.cluster.state.records import Execution, ExecutionState, JobState
 from timeball.cluster.state.store import Store
 from timeball.cluster.state.transitions import Event
 from timeball.cluster.state.verdicts import Verdict
+
+REQUESTED = "requested"
+"""Why a dead execution is gone that somebody purged."""
 
 
 def replay(store: Store, operation: Replay) -> list[Verdict]:
@@ -30,6 +34,8 @@ def _replay(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
         return Verdict.EXPIRED
     if not store.keys.hold_again(job.id, store.log_time_ms):
         return Verdict.KEY_TAKEN
+    if job.state is JobState.COMPLETED and job.recurrence is not None:
+        store.happened.append(of_job(job, Happened.JOB_REOPENED))
     job.state = JobState.ACTIVE
     execution.attempts_used = 0
     execution.reason = ""
@@ -47,7 +53,7 @@ def _purge(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
     execution = _dead(store, job_id, nominal_ms, token)
     if not isinstance(execution, Execution):
         return execution
-    store.bury(execution)
+    store.bury(execution, REQUESTED)
     store.counters.purged += 1
     return Verdict.ACCEPTED
 

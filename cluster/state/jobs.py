@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from timeball.cluster.state import limits
+from timeball.cluster.state.happenings import Happened, of_execution, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.keys import (
     UNTIL_ENDED,
@@ -171,6 +172,7 @@ def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int, na
         offset_ms = jitter_offset(job.id, timetable.jitter_ms)
         due_ms = min(nominal_ms + offset_ms, limits.MAX_TIME_MS)
         store.touched.append(job)
+        store.happened.append(of_job(job, Happened.JOB_CREATED))
     store.add_job(job)
     store.add_execution(job, nominal_ms, due_ms, job.id)
     return job
@@ -217,6 +219,7 @@ def _cancel(store: Store, job_id: int) -> CancelStatus:
     if job.state is JobState.ACTIVE:
         store.end_timetable(job)
         job.state = JobState.CANCELLED
+        store.happened.append(of_job(job, Happened.JOB_CANCELLED))
         for execution in store.executions_of(job):
             store.will_change(execution)
             if execution.state is ExecutionState.SCHEDULED:
@@ -224,6 +227,7 @@ def _cancel(store: Store, job_id: int) -> CancelStatus:
                 store.counters.cancelled += 1
             elif _held(execution):
                 execution.cancel_requested = True
+                store.happened.append(of_execution(execution, Happened.CANCEL_REQUESTED))
                 store.touched.append(execution)
         store.free_key_if_idle(job)
     return _cancel_status(store, job)

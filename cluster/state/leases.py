@@ -12,6 +12,7 @@ from __future__ import annotations
 from timeball.cluster.state import limits, poison
 from timeball.cluster.state.backoff import backoff_ms
 from timeball.cluster.state.expiry import expires_by
+from timeball.cluster.state.happenings import Happened, of_execution
 from timeball.cluster.state.memory import ClaimRecord
 from timeball.cluster.state.operations import (
     NO_OPTIONS,
@@ -47,6 +48,7 @@ _LEASED = ExecutionState.LEASED
 _RUNNING = ExecutionState.RUNNING
 _DONE = ExecutionState.SUCCEEDED
 _SUCCEED = Event.SUCCEED
+_HAPPENED = Happened.LEASED
 _OPEN = Outcome.OPEN
 _SUCCEEDED = Outcome.SUCCEEDED
 _ACCEPTED = Verdict.ACCEPTED
@@ -122,11 +124,16 @@ def _lease(
     store.lease(execution, token)
     execution.attempts_used += 1
     if execution.tries is None:
+        number = 1
         execution.tries = Attempt(token, worker, lease_ms, claimed_ms)
     else:
         number = execution.latest.number + 1
         attempt = Attempt(token, worker, lease_ms, claimed_ms, number=number)
         execution.tries = (*execution.attempts[1 - limits.ATTEMPTS_KEPT :], attempt)
+    job, due_ms = execution.job, execution.due_ms
+    store.happened.append(
+        (_HAPPENED, 1, job.queue, job_id, nominal_ms, token, number, due_ms, worker, "")
+    )
     return True
 
 
@@ -144,6 +151,7 @@ def _start(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
             return _DUPLICATE
         move(execution, Event.START, _RUNNING)
         execution.latest.started_ms = store.log_time_ms
+        store.happened.append(of_execution(execution, Happened.STARTED))
         return _ACCEPTED
     store.counters.stale += 1
     return _stale_or_finished(execution, token)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from timeball.cluster.state.happenings import error_type_of
 from timeball.cluster.state.limits import MAX_TIME_MS
 from timeball.cluster.state.poison import is_of
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState
@@ -32,6 +33,20 @@ class Page(msgspec.Struct, Generic[R, C]):
     next_after: C | None
 
 
+class Span(NamedTuple):
+    """Instants from one on, included, to before another, epoch milliseconds."""
+
+    from_ms: int = 0
+    before_ms: int = MAX_TIME_MS + 1
+
+    def holds(self, instant_ms: int) -> bool:
+        """Whether an instant is one of them."""
+        return self.from_ms <= instant_ms < self.before_ms
+
+
+ALWAYS = Span()
+
+
 def list_jobs(
     store: Store,
     after: int | None,
@@ -39,19 +54,26 @@ def list_jobs(
     queue: str | None,
     state: JobState | None,
     tag: str | None = None,
+    created: Span = ALWAYS,
 ) -> Page[Job, int]:
     """Jobs by falling id, from below `after` on."""
     upto = None if after is None else after - 1
-    found = ((job, job.id) for job in store.jobs.newest_first(upto))
+
+    def found() -> Iterator[tuple[Job, int]]:
+        for job in store.jobs.newest_first(upto):
+            if job.created_ms < created.from_ms:
+                return  # ids and log-time rise together
+            yield job, job.id
 
     def wanted(job: Job) -> bool:
         return (
             (queue is None or job.queue == queue)
             and (state is None or job.state is state)
             and (tag is None or tag in job.options.tags)
+            and created.holds(job.created_ms)
         )
 
-    return _page(((job, cursor, wanted(job)) for job, cursor in found), limit)
+    return _page(((job, cursor, wanted(job)) for job, cursor in found()), limit)
 
 
 def list_executions(
@@ -61,6 +83,7 @@ def list_executions(
     queue: str | None,
     state: ExecutionState | None,
     tag: str | None = None,
+    due: Span = ALWAYS,
 ) -> Page[Execution, tuple[int, int]]:
     """Executions by falling (job id, nominal time), from below `after` on."""
 
@@ -72,7 +95,8 @@ def list_executions(
             for execution in reversed(store.executions_of(job)):
                 place = (job.id, execution.nominal_ms)
                 if after is None or place < after:
-                    yield execution, place, of_job and state in (None, execution.state)
+                    wanted = state in (None, execution.state) and due.holds(execution.due_ms)
+                    yield execution, place, of_job and wanted
 
     return _page(found(), limit)
 
@@ -104,12 +128,6 @@ class DeadFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ALL_DEAD = DeadFilter()
-
-
-def error_type_of(execution: Execution) -> str:
-    """What its latest attempt failed with; "" if its worker named nothing, or never reported."""
-    error = None if execution.tries is None else execution.latest.error
-    return "" if error is None else error.error_type
 
 
 def list_dead(

@@ -25,10 +25,11 @@ from timeball.cluster.state import (
     snapshot,
     timetables,
 )
+from timeball.cluster.state.happenings import NOTHING, Happenings
 from timeball.cluster.state.keys import KeyRecord
+from timeball.cluster.state.levels import SUPPORTED_LEVEL, level_of
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
-    SUPPORTED_LEVEL,
     AdvanceTimetables,
     BackfillJob,
     CancelJobs,
@@ -55,7 +56,6 @@ from timeball.cluster.state.operations import (
     TriggerJob,
     UpdateJob,
     decode_entry,
-    level_of,
 )
 from timeball.cluster.state.records import (
     ConfiguredQueue,
@@ -85,6 +85,10 @@ class Applied(msgspec.Struct, gc=False):
     verdicts: list[object]
     touched: list[Execution | Job]
     queues: Sequence[str] = ()
+    happened: Happenings = NOTHING
+    """What the entry did, one by one and in order (see `happenings`)."""
+    previous: int = 0
+    """The index of the entry that was applied before; others in between carried nothing."""
 
 
 def _lead(store: Store, operation: Lead) -> str | None:
@@ -178,10 +182,11 @@ class StateMachine:
         )
         if self.halted is not None:
             return Applied(self.halted, [], [])
+        previous = store.applied_index
         store.begin_entry(index, entry.log_time_ms)
         verdicts = [_RULES[type(operation)](store, operation) for operation in entry.operations]
         trim(store)
-        return Applied(None, verdicts, store.touched, store.reconfigured)
+        return Applied(None, verdicts, store.touched, store.reconfigured, store.happened, previous)
 
     @property
     def settings(self) -> ClusterSettings:
@@ -292,9 +297,10 @@ class StateMachine:
         queue: str | None = None,
         state: JobState | None = None,
         tag: str | None = None,
+        created: listing.Span = listing.ALWAYS,
     ) -> listing.Page[Job, int]:
         """Jobs, newest first, beyond the cursor `after`."""
-        return listing.list_jobs(self._store, after, limit, queue, state, tag)
+        return listing.list_jobs(self._store, after, limit, queue, state, tag, created)
 
     def list_executions(
         self,
@@ -304,9 +310,10 @@ class StateMachine:
         queue: str | None = None,
         state: ExecutionState | None = None,
         tag: str | None = None,
+        due: listing.Span = listing.ALWAYS,
     ) -> listing.Page[Execution, tuple[int, int]]:
         """Executions, those of the newest jobs first, then by falling nominal time."""
-        return listing.list_executions(self._store, after, limit, queue, state, tag)
+        return listing.list_executions(self._store, after, limit, queue, state, tag, due)
 
     def list_dead(
         self,

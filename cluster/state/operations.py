@@ -8,11 +8,7 @@ the same state under newer code.
 
 An operation says everything that its effect depends on. Time comes from the
 entry's log-time, timetables are evaluated by the leader and travel as instants;
-applying an operation reads nothing else.
-
-`LEVELS` says which *feature level* each operation needs. A release supports all levels up to
-`SUPPORTED_LEVEL`; the state stands at one of them, and rises by `RaiseLevel` alone. An
-operation above the state's level is not proposed, and is never applied.
+applying an operation reads nothing else. Which release may propose which is told by `levels`.
 """
 
 from __future__ import annotations
@@ -522,53 +518,12 @@ AnyOperation = (
     | SkipExpired
 )
 
-LEVELS: Final[dict[type[Operation], int]] = {
-    CreateJobs: 1,
-    CancelJobs: 1,
-    Claim: 1,
-    Start: 1,
-    Succeed: 1,
-    Fail: 1,
-    Release: 1,
-    Expire: 1,
-    AdvanceTimetables: 1,
-    Replay: 1,
-    Lead: 1,
-    RaiseLevel: 1,
-    PauseJob: 1,
-    ResumeJob: 1,
-    TriggerJob: 1,
-    BackfillJob: 1,
-    UpdateJob: 1,
-    PutJob: 1,
-    ParkTimetables: 1,
-    PurgeDead: 1,
-    ReportProgress: 1,
-    ConfigureQueue: 1,
-    SkipExpired: 1,
-}
-"""The feature level that each operation needs."""
-
-FIRST_LEVEL = 1
-"""Where a new cluster begins."""
-SUPPORTED_LEVEL = 1
-"""The highest level that this release supports."""
-
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One log entry: the leader's log-time (epoch ms) and its operations."""
 
     log_time_ms: int
     operations: list[AnyOperation]
-
-
-def level_of(operation: Operation) -> int:
-    """The feature level that an operation needs.
-
-    A field that a later release adds to one of them needs a level too, wherever it differs
-    from its default: releases that do not know it would read over it.
-    """
-    return LEVELS[type(operation)]
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -11,13 +11,9 @@ import msgspec
 from timeball.cluster.state import limits
 from timeball.cluster.state.jobs import shared_policy
 from timeball.cluster.state.keys import UNTIL_ENDED, KeyRecord, key_name, window_class
+from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.memory import ClaimRecord, Memory, RequestRecord
-from timeball.cluster.state.operations import (
-    FIRST_LEVEL,
-    NO_OPTIONS,
-    NUMBERED_PER_ENTRY,
-    RetryPolicy,
-)
+from timeball.cluster.state.operations import NO_OPTIONS, NUMBERED_PER_ENTRY, RetryPolicy
 from timeball.cluster.state.queue_settings import (
     DEFAULT_QUEUE_SETTINGS,
 )

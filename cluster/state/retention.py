@@ -11,6 +11,9 @@ from timeball.cluster.state.records import Execution
 from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.store import EndedJob, Store
 
+RETENTION = "retention"
+"""Why a dead execution is gone that nobody purged: there are too many, or too large."""
+
 
 def trim(store: Store) -> None:
     """Drop what is too old, too many or too large; a bounded number of records of each kind.
@@ -55,4 +58,4 @@ def _trim_dead(store: Store, steps: int) -> None:
     for _ in range(min(steps, len(dead))):
         if len(dead) <= settings.keep_dead and store.dead_bytes <= settings.keep_dead_bytes:
             return
-        store.bury(next(iter(dead)))
+        store.bury(next(iter(dead)), RETENTION)

@@ -25,9 +25,9 @@ from typing import Any
 import msgspec
 
 from timeball.cluster.state.keys import KeyRecord, Keys
+from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.operations import (
     DEFAULT_POLICY,
-    FIRST_LEVEL,
     NO_OPTIONS,
     NUMBERED_PER_ENTRY,
     ClusterSettings,

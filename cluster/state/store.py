@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from timeball.cluster.state.expiry import EXPIRED, expires_by
+from timeball.cluster.state.happenings import Happened, Happenings, moved, of_execution, of_job
 from timeball.cluster.state.jobmap import JobMap
 from timeball.cluster.state.keys import Keys
 from timeball.cluster.state.ledger import fate_of, write_down
+from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.memory import ClaimRecord, Memory, RequestRecord
 from timeball.cluster.state.operations import (
-    FIRST_LEVEL,
     NO_OPTIONS,
     NUMBERED_PER_ENTRY,
     ClusterSettings,
@@ -59,6 +60,7 @@ _SKIPPED = ExecutionState.SKIPPED
 _ACTIVE = JobState.ACTIVE
 _COMPLETED = JobState.COMPLETED
 _CLAIM = Event.CLAIM
+_CREATED = Happened.CREATED
 
 
 class EndedJob(msgspec.Struct, eq=False, gc=False):
@@ -110,6 +112,7 @@ class Store:
         self.touched: list[Execution | Job] = []
         self.reconfigured: list[str] = []
         """Queues whose settings changed."""
+        self.happened = Happenings()
         self._next_job = 0
         self._next_token = 0
         self._next_occurrence = 0
@@ -120,6 +123,7 @@ class Store:
         self.log_time_ms = max(self.log_time_ms, log_time_ms)
         self.touched = []
         self.reconfigured = []
+        self.happened = Happenings()
         self._next_job = self._next_token = index * NUMBERED_PER_ENTRY
         self._next_occurrence = self._next_job
 
@@ -258,6 +262,9 @@ class Store:
         counts.total_created += 1
         self.counters.created += 1
         self.touched.append(execution)
+        self.happened.append(
+            (_CREATED, 0, job.queue, job.id, nominal_ms, 0, 0, execution.due_ms, "", "")
+        )
         if job.options is not NO_OPTIONS and expires_by(execution, execution.due_ms):
             self.lapse(execution, Event.SKIP)
         return execution
@@ -302,6 +309,7 @@ class Store:
         self.pending.add(due_ms, execution)
         counts.scheduled += 1
         self.touched.append(execution)
+        self.happened.append(moved(execution, event, ""))
         recurrence = execution.job.recurrence
         if recurrence is not None:
             if event is Event.REPLAY:
@@ -335,6 +343,7 @@ class Store:
                 counts.cancelled += 1
                 counts.total_cancelled += 1
         self.touched.append(execution)
+        self.happened.append(moved(execution, event, execution.reason))
         if job.state is _ACTIVE:
             self.complete_if_idle(job)
         else:
@@ -405,6 +414,7 @@ class Store:
         del recurrence.live[execution.nominal_ms]
         del executions[execution.nominal_ms]
         self.touched.append(execution)
+        self.happened.append(moved(execution, Event.WITHDRAW, ""))
 
     def _leave(self, execution: Execution, counts: QueueCounts) -> None:
         """Take an execution out of the index of the state that it is about to leave."""
@@ -440,6 +450,8 @@ class Store:
         """Complete an active job of which nothing is to come or under way."""
         if is_idle(job):
             job.state = _COMPLETED
+            if job.recurrence is not None:
+                self.happened.append(of_job(job, Happened.JOB_COMPLETED))
             if job.idempotency_key:
                 self.keys.release(job.id)
 
@@ -448,8 +460,9 @@ class Store:
         if job.idempotency_key and is_idle(job):
             self.keys.release(job.id)
 
-    def bury(self, execution: Execution) -> None:
+    def bury(self, execution: Execution, reason: str) -> None:
         """Forget a dead execution."""
+        self.happened.append(of_execution(execution, Happened.PURGED, why=reason))
         del self.dead[execution]
         self.dead_bytes -= kept_bytes(execution)
         self.drop_execution(execution)

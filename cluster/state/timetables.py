@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from timeball.cluster.state import budget, limits
 from timeball.cluster.state.expiry import expires_by
+from timeball.cluster.state.happenings import Happened, of_execution, of_fate, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.ledger import write_down
 from timeball.cluster.state.memory import RequestRecord
@@ -79,7 +80,11 @@ def _advance(store: Store, item: Advance) -> Moved:
     store.plan(job)
     came_due = _make(store, job, item)
     for fate in item.fates:
-        store.count_fates(recurrence, FateKind(fate.kind), fate.count)
+        kind = FateKind(fate.kind)
+        store.count_fates(recurrence, kind, fate.count)
+        store.happened.append(
+            of_fate(job, kind, fate.count, fate.first_ms, fate.last_ms, fate.reason)
+        )
         write_down(recurrence, fate)
     for execution in came_due:
         settle(store, execution)
@@ -188,6 +193,9 @@ def _give_way(store: Store, execution: Execution) -> None:
         if not execution.cancel_requested:
             store.will_change(execution)
             execution.cancel_requested = True
+            store.happened.append(
+                of_execution(execution, Happened.CANCEL_REQUESTED, why=SUPERSEDED)
+            )
             store.touched.append(execution)
     elif execution.token:
         store.will_change(execution)
@@ -246,6 +254,7 @@ def _pause(store: Store, job: Job, recurrence: Recurrence, reason: str) -> None:
     recurrence.pause_reason = reason
     store.plan(job)
     store.touched.append(job)
+    store.happened.append(of_job(job, Happened.JOB_PAUSED, reason))
     _touch_unbegun(store, recurrence)
 
 
@@ -274,6 +283,7 @@ def resume_job(store: Store, operation: ResumeJob) -> Changed:
     found.pause_reason = found.parked = ""
     store.plan(job)
     store.touched.append(job)
+    store.happened.append(of_job(job, Happened.JOB_RESUMED))
     return Changed(ChangeStatus.CHANGED, job.id, job.version)
 
 
@@ -300,6 +310,7 @@ def _park(store: Store, job_id: int, version: int, why: str) -> bool:
     recurrence.parked = why[: limits.MAX_REASON_CHARS] or "unknown"
     store.plan(job)
     store.touched.append(job)
+    store.happened.append(of_job(job, Happened.JOB_PARKED, recurrence.parked))
     _touch_unbegun(store, recurrence)
     return True
 

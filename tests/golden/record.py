@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
+from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
-    FIRST_LEVEL,
     Advance,
     AdvanceTimetables,
     AnyOperation,

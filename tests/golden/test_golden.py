@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 import pytest
 
+from timeball.cluster.state.levels import SUPPORTED_LEVEL
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
-    SUPPORTED_LEVEL,
     AnyOperation,
     At,
     Cron,

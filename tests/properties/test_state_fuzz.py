@@ -74,7 +74,8 @@ DIGEST = a_state().digest()
 def apply_fuzz(entry: bytes) -> StateMachine:
     machine = StateMachine()
     machine.load(DUMP)
-    applied = machine.apply(8, entry)
+    index = machine.applied_index + 1
+    applied = machine.apply(index, entry)
     if applied.halt is not None:
         assert machine.digest() == DIGEST
         assert (applied.verdicts, applied.touched) == ([], [])
@@ -83,7 +84,7 @@ def apply_fuzz(entry: bytes) -> StateMachine:
         again.load(list(machine.dump()))
         assert again.digest() == machine.digest()
         after = encode_entry(EPOCH_MS, [Lead("n1", ClusterSettings()), CreateJobs("", [])])
-        assert machine.apply(9, after).halt is None
+        assert machine.apply(index + 1, after).halt is None
     return machine
 
 

@@ -28,6 +28,7 @@ from state_model import (
     Model,
 )
 
+from timeball.cluster.state.happenings import RETRY, Happened
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
     Advance,
@@ -93,6 +94,7 @@ class Driver:
         self.holds: list[tuple[int, int]] = [(1, 1)]
         self.tokens: list[int] = [0, -1, 2**60]
         self.batch: list[tuple[object, object]] = []
+        self.followed: dict[tuple[int, int], int] = {}
 
     def lead(self):
         self.begin(EPOCH_MS)
@@ -123,7 +125,9 @@ class Driver:
             for verdict in applied.verdicts
         ]
         assert found == [expected for _, expected in self.batch]
-        assert self.other.apply(self.index, entry).halt is None
+        self.mirror(applied.happened)
+        told = self.other.apply(self.index, entry)
+        assert (told.halt, [*told.happened]) == (None, [*applied.happened])
         if self.pick(range(0, 5)) == 0:
             self.other = StateMachine()
             self.other.load(list(self.one.dump()))
@@ -132,6 +136,26 @@ class Driver:
         self.compare(self.one)
         self.compare(self.other)
         self.begin(self.pick([0, 1, 700, 1_000, 5_000, -50]))
+
+    def mirror(self, happened):
+        """Follow what each entry tells: that alone leads to the state of every execution."""
+        ended = {*TERMINAL} - {ExecutionState.DEAD}  # what retention drops without a word
+        for what, state, _, job, nominal_ms, *_ in happened:
+            if what in (Happened.WITHDRAWN, Happened.PURGED):
+                del self.followed[(job, nominal_ms)]
+            elif what < Happened.JOB_CREATED:
+                before = self.followed.get((job, nominal_ms))
+                if what is Happened.CREATED:
+                    assert before is None or before in ended
+                else:
+                    assert before is not None
+                self.followed[(job, nominal_ms)] = state
+        for execution in self.one.list_executions(limit=10_000).items:
+            state = self.followed[(execution.job.id, execution.nominal_ms)]
+            retried = execution.state is ExecutionState.SCHEDULED and execution.attempts_used
+            assert state == (RETRY if retried else execution.state)
+        for hold, state in self.followed.items():
+            assert state in ended or self.one.execution(*hold) is not None
 
     def compare(self, machine):
         model = self.model

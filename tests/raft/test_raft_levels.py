@@ -21,9 +21,9 @@ from timeball.cluster.raft.messages import AppendReply
 from timeball.cluster.raft.settings import CommitSettings
 from timeball.cluster.state import machine as machine_module
 from timeball.cluster.state import operations
+from timeball.cluster.state.levels import LEVELS
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
-    LEVELS,
     AnyOperation,
     CreateJobs,
     NewJob,

@@ -5,8 +5,9 @@
 
 In what must come back, an object may have further members, "*" matches anything, and
 "$name" takes the value it meets first and must meet again later. In requests $name stands
-for the value taken; $run is another word in each replay. `# …` are comments. Each
-conversation is held in both forms, once with the leader and once with a follower.
+for the value taken; $run is another word in each replay, and $form the form. A stream of
+events is told as the list of them. `# …` are comments. Each conversation is held in both forms,
+once with the leader and once with a follower.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Conversation:
         self.session = session
         self.url = url
         self.form = form
-        self.known: dict[str, Any] = {"run": f"r{next(_runs)}"}
+        self.known: dict[str, Any] = {"run": f"r{next(_runs)}", "form": form}
 
     async def hold(self, turn: Turn) -> list[str]:
         headers = {"Accept": f"application/{self.form}"}
@@ -132,6 +133,9 @@ class Conversation:
         return found
 
     def _decode(self, content_type: str, raw: bytes) -> Any:
+        if content_type == "text/event-stream":
+            found = re.findall(rb"^data: (.*)$", raw, re.MULTILINE)
+            return [msgspec.json.decode(data) for data in found]
         assert content_type in (
             f"application/{self.form}",
             f"application/problem+{self.form}",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from timeball.client.messages import Problem
 from timeball.cluster.http import connection as connection_module
 from timeball.cluster.http import server as server_module
 from timeball.cluster.http.application import Application
-from timeball.cluster.http.exchange import Answered, Request, Response
+from timeball.cluster.http.exchange import Answered, Request, Response, Stream, StreamBroken
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.server import HttpServer
@@ -38,6 +38,7 @@ class Desk:
         self.undelivered = asyncio.Event()
         self.go = asyncio.Event()
         self.answer = b"x" * 1000
+        self.breaks = False
 
     def routes(self) -> list[Route]:
         return [
@@ -47,6 +48,7 @@ class Desk:
             Route(method="GET", pattern="/grant", handler=self.grant),
             Route(method="GET", pattern="/broken", handler=self.broken),
             Route(method="GET", pattern="/cancelled", handler=self.give_up),
+            Route(method="GET", pattern="/stream", handler=self.stream, plain=True),
         ]
 
     async def ok(self, _request: Request) -> Answered:
@@ -75,6 +77,24 @@ class Desk:
             content_type="text/plain",
             undelivered=self.undelivered.set,
         )
+
+    async def stream(self, request: Request) -> Response:
+        parts = self.parts(int(request.query or "0"))
+        return Response(200, content_type="text/plain", stream=Stream(parts, self.undelivered.set))
+
+    async def parts(self, size: int) -> AsyncGenerator[bytes, None]:
+        """Three parts; when they are to be large ones, more without end."""
+        self.asked.set()
+        try:
+            for part in (b"one", b"two", b"three"):
+                yield part
+            while size:
+                yield b"x" * size
+            await self.go.wait()
+            if self.breaks:
+                raise StreamBroken
+        finally:
+            self.cancelled.set()
 
     async def broken(self, _request: Request) -> Answered:
         raise RuntimeError("a defect")
@@ -660,3 +680,81 @@ async def test_answers_carry_the_date_of_the_clock(served: Served) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         assert b"Date: Sun, 06 Nov 1994 08:49:" + date + b" GMT\r\n" in head
         await reader.readexactly(11)
+
+
+CHUNKS = b"3\r\none\r\n3\r\ntwo\r\n5\r\nthree\r\n"
+
+
+async def test_a_stream_comes_in_chunks_and_the_connection_serves_on(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(get("/stream"))
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT_S)
+    assert b"\r\nTransfer-Encoding: chunked\r\n" in head
+    assert b"Content-Length" not in head
+    assert await reader.readexactly(len(CHUNKS)) == CHUNKS  # before the stream has ended
+    served.desk.go.set()
+    assert await reader.readexactly(5) == b"0\r\n\r\n"
+    writer.write(get("/ok"))
+    assert (await answer(reader))[0] == 200
+    writer.close()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_stream_to_a_client_of_http_1_0_ends_with_the_connection(
+    served: Served, times: int
+) -> None:
+    """Also when its head is known from before, and though it would like to stay."""
+    served.desk.go.set()
+    for _ in range(times):
+        reader, writer = await served.connect()
+        writer.write(b"GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        head, _, body = (await asyncio.wait_for(reader.read(), LIMIT_S)).partition(b"\r\n\r\n")
+        assert b"Transfer-Encoding" not in head
+        assert b"\r\nConnection: close" in head
+        assert body == b"onetwothree"
+        writer.close()
+
+
+async def test_a_stream_that_breaks_is_seen_to_be_cut_off(served: Served) -> None:
+    served.desk.breaks = True
+    served.desk.go.set()
+    reader, writer = await served.connect()
+    writer.write(get("/stream"))
+    _, _, body = (await asyncio.wait_for(reader.read(), LIMIT_S)).partition(b"\r\n\r\n")
+    assert body == CHUNKS
+    writer.close()
+
+
+async def test_head_of_a_stream_is_all_that_head_gets(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(get("/stream").replace(b"GET", b"HEAD"))
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT_S)
+    assert head.startswith(b"HTTP/1.1 200 ")
+    writer.write(get("/ok"))
+    assert (await answer(reader))[0] == 200
+    assert not served.desk.asked.is_set()
+    writer.close()
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_a_client_that_leaves_its_stream_ends_it(served: Served, how: str) -> None:
+    reader, writer = await served.connect()
+    writer.write(get("/stream"))
+    await asyncio.wait_for(reader.readuntil(CHUNKS), LIMIT_S)
+    leave(writer, how)
+    await soon(served.desk.cancelled)
+    assert await served.server.wait_idle(LIMIT_S)
+    assert not served.desk.undelivered.is_set()
+
+
+async def test_a_stream_that_nobody_reads_is_not_written_on_and_given_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "WRITE_DEADLINE_S", 0.05)
+    _, writer = await served.connect()
+    writer.transport.pause_reading()
+    kernel_limits(writer, 4096)
+    writer.write(get("/stream?100000"))
+    await soon(served.desk.undelivered)
+    await soon(served.desk.cancelled)
+    assert await served.server.wait_idle(LIMIT_S)

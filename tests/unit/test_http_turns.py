@@ -39,7 +39,7 @@ def services(tmp_path: Any) -> Services:
         "settings": settings, "me": settings.node("a"), "state": state,
         "replica": SimpleNamespace(applied_index=1), "dispatcher": None, "propose": propose,
         "congested": lambda: False, "serving": lambda: True, "ready": lambda: True,
-        "take_snapshot": None,
+        "take_snapshot": None, "history": None, "ends": None,
         "wall_clock_ms": lambda: NOW_MS,
     }  # fmt: skip
     return Services(**parts)

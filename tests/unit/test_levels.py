@@ -18,11 +18,9 @@ from timeball.cluster.raft.errors import LevelTooLow
 from timeball.cluster.raft.interface import PeerStatus
 from timeball.cluster.state import machine as machine_module
 from timeball.cluster.state import operations
+from timeball.cluster.state.levels import FIRST_LEVEL, LEVELS, SUPPORTED_LEVEL
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
-    FIRST_LEVEL,
-    LEVELS,
-    SUPPORTED_LEVEL,
     AnyOperation,
     CreateJobs,
     NewJob,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from timeball.cluster.http.description import Operation
 from timeball.cluster.http.operations.cluster import CLUSTER
 from timeball.cluster.http.operations.dead import DEAD
+from timeball.cluster.http.operations.events import EVENTS
 from timeball.cluster.http.operations.executions import EXECUTIONS
 from timeball.cluster.http.operations.jobs import JOBS
 from timeball.cluster.http.operations.parameters import FRESHNESS, PATHS
@@ -28,6 +29,7 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
     "dead letters": DEAD,
     "workers": WORKERS,
     "queues": QUEUES,
+    "events": EVENTS,
     "cluster": CLUSTER,
 }
 """By noun, then by method and path."""

@@ -27,6 +27,8 @@ EXECUTIONS = {
             JOB,
             Parameter("state", messages.ExecutionStateName, "In this state only."),
             TAG,
+            Parameter("due_after", messages.Instant, "Due at this instant or later."),
+            Parameter("due_before", messages.Instant, "Due before this instant."),
             LIMIT,
             CURSOR,
         ),
@@ -37,6 +39,14 @@ EXECUTIONS = {
         id="getExecution",
         does="Look at an execution and its attempts",
         kind="read",
+        parameters=(
+            Parameter(
+                "Prefer",
+                str,
+                "`wait=SECONDS`, at most 60: answer when the execution has ended, or so late.",
+                "header",
+            ),
+        ),
         replies={200: Reply(messages.ExecutionView, "The execution.")},
         problems=(NOT_FOUND,),
     ),

@@ -65,6 +65,8 @@ JOBS = {
             QUEUE,
             Parameter("state", JobState, "In this state only."),
             TAG,
+            Parameter("created_after", messages.Instant, "Created at this instant or later."),
+            Parameter("created_before", messages.Instant, "Created before this instant."),
             LIMIT,
             CURSOR,
         ),

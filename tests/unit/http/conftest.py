@@ -22,6 +22,7 @@ from timeball.cluster.http.jobs import Jobs
 from timeball.cluster.http.occurrences import Occurrences
 from timeball.cluster.http.queues import Queues
 from timeball.cluster.http.services import Services
+from timeball.cluster.http.waiting import Ends
 from timeball.cluster.state.operations import AdvanceTimetables
 
 
@@ -71,6 +72,7 @@ class Desk:
     def __init__(self, log: Any) -> None:
         self.log = log
         self.replica = Replica()
+        self.ends = Ends()
         self.leads = True
         self.before: Callable[[Any], None] = lambda _operation: None
         self.proposed: list[Any] = []
@@ -79,6 +81,8 @@ class Desk:
             me=SimpleNamespace(name="n1"),  # type: ignore[arg-type]
             state=log.machine,
             replica=self.replica,  # type: ignore[arg-type]
+            history=None,  # type: ignore[arg-type]
+            ends=self.ends,
             dispatcher=Dispatch(),  # type: ignore[arg-type]
             propose=self._propose,
             congested=lambda: False,
@@ -102,7 +106,9 @@ class Desk:
     async def _propose(self, operation: Any) -> Any:
         self.before(operation)
         self.proposed.append(operation)
-        return self.log.apply(operation)[0]
+        verdict = self.log.apply(operation)[0]
+        self.ends.on_applied(self.log.index, 1, b"", self.log.applied)
+        return verdict
 
     async def ask(
         self, method: str, target: str, body: Any = None, *, form: str = "json", **headers: str

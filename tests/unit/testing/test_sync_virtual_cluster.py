@@ -104,3 +104,13 @@ def test_it_has_what_the_asynchronous_one_has() -> None:
         theirs = inspect.signature(getattr(VirtualCluster, name)).parameters
         ours = inspect.signature(getattr(SyncVirtualCluster, name)).parameters
         assert ours == theirs, name
+
+
+def test_events_are_told_to_plain_tests(client) -> None:
+    job = client.create()
+    events = client.events(after="oldest")
+    assert next(events).execution_id == job.execution_id
+    events.close()
+    assert [each.type for each in client.events(after="oldest", follow=False)] == [
+        "execution.created"
+    ]

@@ -415,3 +415,41 @@ async def test_two_runs_of_one_test_are_the_same_to_the_millisecond() -> None:
     first, second = await story(), await story()
     assert first == second
     assert len(first) == 22
+
+
+async def test_events_are_followed_also_over_a_cut_of_the_network(cluster, client) -> None:
+    """What happens meanwhile is told afterwards, once."""
+    told: list[str] = []
+
+    async def follow() -> None:
+        async for event in client.events(after="oldest"):
+            told.append(event.type)  # noqa: PERF401 — it has no end
+
+    following = asyncio.create_task(follow())
+    job = await client.create()
+    await cluster.advance(seconds=1)
+    assert told == ["execution.created"]
+    with cluster.unreachable():
+        async with Worker(cluster.client(), "default", succeed):
+            await cluster.advance(seconds=10)
+    async with Worker(client, "default", succeed):
+        await cluster.run_until_idle()
+    await cluster.advance(seconds=10)
+    assert told == ["execution.created", "execution.leased", "execution.succeeded"]
+    view = await client.execution(job.execution_id)
+    assert view.state == "succeeded"
+    following.cancel()
+
+
+async def test_an_end_is_waited_for(cluster, client) -> None:
+    job = await client.create(schedule=After(delay_ms=45_000))
+    waiting = asyncio.create_task(client.wait(job.execution_id, wait_ms=3_600_000))
+    hasty = asyncio.create_task(client.wait(job.execution_id, wait_ms=2_000))
+    async with Worker(client, "default", succeed):
+        await cluster.advance(seconds=44)
+        assert (await hasty).state == "scheduled"
+        assert not waiting.done()
+        await cluster.advance(seconds=2)
+        assert ((await waiting).state, (await waiting).result) == ("succeeded", "done")
+    with pytest.raises(NotFound):
+        await client.wait("1-1")
