@@ -158,6 +158,7 @@ class Node(Observer):
             self.me.http.host,
             self.me.http.port,
             wall_clock_ms=wall_clock_ms,
+            connections_per_peer=settings.process.connections_per_peer,
         )
 
     # --- life --------------------------------------------------------------------------------

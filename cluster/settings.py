@@ -98,6 +98,9 @@ class Process(_Table, frozen=True):
     """The least time between two entries of the log; an idle cluster writes at once."""
     min_free_mib: Annotated[int, Meta(ge=1, le=1_000_000)] = 256
     """With less room on the disk of `data_dir`, in MiB, the node neither leads nor takes writes."""
+    connections_per_peer: Annotated[int, Meta(ge=1, le=10_000)] = 4_000
+    """HTTP connections from one address (IPv6: one network of 64 bits); one more is answered with
+    503. All clients behind one proxy share it."""
     event_streams: Annotated[int, Meta(ge=0, le=10_000)] = 64
     """Clients that the node tells events to at one time."""
     event_history: Annotated[int, Meta(ge=0, le=100_000_000)] = 100_000

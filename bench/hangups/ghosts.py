@@ -30,8 +30,8 @@ LEASE_MS = 600_000
 """Longer than any run: a lease that is not given back is found, for it does not end by itself."""
 MOST = 3
 """Executions that one asks for."""
-SPREAD_S = 0.4
-"""Within which the pollers of a wave come, evenly."""
+SPREAD_S = 1.0
+"""Within which the pollers of a wave come, evenly: the next wave follows on it."""
 SHORTEST_S = 0.02
 LONGEST_S = 0.5
 """From the claim to the hang-up, chosen for each."""

@@ -18,6 +18,7 @@ from timeball.client.errors import InvalidRequest, Overloaded
 from timeball.cluster.http.deadline import Deadline
 from timeball.cluster.http.eager import Eager
 from timeball.cluster.http.exchange import Request, Response, Stream, StreamBroken
+from timeball.cluster.http.peers import peer_of
 from timeball.cluster.http.problems import RETRY_MS
 from timeball.cluster.http.wire import (
     CONTINUE,
@@ -68,6 +69,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_undelivered",
         "_unread",
+        "peer",
     )
 
     def __init__(self, server: HttpServer) -> None:
@@ -75,6 +77,8 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(server.heads)
         self._transport: asyncio.Transport
+        self.peer = ""
+        """Whom it counts for; see `peer_of`."""
         self._answering: Eager | None = None
         self._unread = b""
         self._drained: asyncio.Future[None] | None = None
@@ -96,11 +100,12 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        if self._server.admit(self):
-            self._await_more()
-        else:
-            self._parser.refuse(Overloaded("too many connections", retry_after_ms=RETRY_MS))
+        self.peer = peer_of(transport.get_extra_info("peername"))
+        if no_room := self._server.admit(self):
+            self._parser.refuse(Overloaded(no_room, retry_after_ms=RETRY_MS))
             self._begin_answers()
+        else:
+            self._await_more()
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sends, or let it wait behind what is being answered."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
 from email.utils import formatdate
 
@@ -18,7 +19,13 @@ from timeball.cluster.http.heads import KnownHeads
 _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 10_000
+CONNECTIONS_PER_PEER = 4_000
+"""From one address, if the configuration says nothing else: more than two nodes of this cluster
+keep for what they forward, should they share one."""
 BACKLOG = 1024
+LISTENERS = 16
+"""Of the one address: uvloop takes one connection for each in a turn of the loop. One alone would
+let a burst of connections overflow the backlog of a node that is busy."""
 CLOSE_GRACE_S = 0.1
 """How long closing connections may take to write what they still hold."""
 
@@ -33,6 +40,7 @@ class HttpServer:
         port: int,
         *,
         wall_clock_ms: Callable[[], int] | None = None,
+        connections_per_peer: int = CONNECTIONS_PER_PEER,
     ) -> None:
         """Without a clock, answers carry no Date (RFC 9110, section 6.6.1)."""
         self.application = application
@@ -43,8 +51,10 @@ class HttpServer:
         self._port = port
         self._wall_clock_ms = wall_clock_ms
         self._socket: socket.socket | None = None
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
+        self._most_per_peer = connections_per_peer
+        self._by_peer: Counter[str] = Counter()
         self._settled = asyncio.Event()
         self._date = ""
         self._date_s = -1
@@ -62,16 +72,22 @@ class HttpServer:
     async def start(self) -> None:
         """Listen and answer, on the address that `bind` took."""
         assert self._socket is not None, "bind() comes first"
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self), sock=self._socket, backlog=BACKLOG
-        )
+        loop = asyncio.get_running_loop()
+        for _ in range(LISTENERS):
+            listener = await loop.create_server(
+                lambda: Connection(self), sock=self._socket.dup(), backlog=BACKLOG
+            )
+            self._listeners.append(listener)
 
     async def stop_accepting(self) -> None:
         """Take no new connections; those with a request under way are served to its end."""
         self.draining = True
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
         for connection in list(self._connections):
             connection.close_if_idle()
 
@@ -89,16 +105,19 @@ class HttpServer:
                 connection.abort()
             if not await self._wait_until(lambda: not self._connections, 1.0):
                 _log.warning("%d connections did not end", len(self._connections))
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
 
     # --- what connections call ---------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> bool:
-        """Whether there is room for one more connection; it is known from now on anyway."""
+    def admit(self, connection: Connection) -> str:
+        """Why there is no room for one more connection; "" if there is. It is known from now on
+        anyway."""
         self._connections.add(connection)
-        return len(self._connections) <= MAX_CONNECTIONS
+        self._by_peer[connection.peer] += 1
+        if len(self._connections) > MAX_CONNECTIONS:
+            return "too many connections"
+        if self._by_peer[connection.peer] > self._most_per_peer:
+            return f"too many connections from {connection.peer}"
+        return ""
 
     def settle(self) -> None:
         """A connection has answered what it was asked."""
@@ -106,7 +125,11 @@ class HttpServer:
 
     def forget(self, connection: Connection) -> None:
         """A connection is lost and its last handler has ended."""
-        self._connections.discard(connection)
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._by_peer[connection.peer] -= 1
+            if not self._by_peer[connection.peer]:
+                del self._by_peer[connection.peer]
         self._settled.set()
 
     def http_date(self) -> str:

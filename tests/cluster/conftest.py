@@ -1,4 +1,5 @@
-"""A real PostgreSQL server for tests, from the binaries that a package of the dev extra brings."""
+"""Lets these tests import what lies beside them; and a real PostgreSQL server for tests, from the
+binaries that a package of the dev extra brings."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ import psycopg
 import pytest
 
 START_S = 60.0
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def _server_binaries(home: Path) -> Path:

@@ -310,7 +310,7 @@ async def test_parallel_creates_with_one_key_make_one_job(shared_cluster: LocalC
     assert len({answer["job_id"] for _, answer in answers}) == 1
 
 
-async def test_pollers_that_hang_up_leave_no_lease(shared_cluster: LocalCluster) -> None:
+async def test_http_01_pollers_that_hang_up_leave_no_lease(shared_cluster: LocalCluster) -> None:
     """HTTP-01: pollers hang up all the time while jobs come in; no attempt is burnt."""
     leader, others = await roles(shared_cluster)
     stop = asyncio.Event()

@@ -64,7 +64,7 @@ RULES = (
         f"{LEASES}::Lease.extend",
         "end if self.limit_ms is None else min(end, self.limit_ms)",
         "end",
-        ["test_the_timeout_bounds_an_attempt_whatever_heartbeats_say"],
+        ["test_leas_11_the_timeout_bounds_an_attempt_whatever_heartbeats_say"],
     ),
     Mutant(
         "heartbeat-revives-what-is-ending",
@@ -104,7 +104,7 @@ RULES = (
         f"{CLAIMS}::WaitingClaims._leave",
         "self._leases.give_back(lease.execution, lease.token)",
         "pass",
-        ["test_a_client_that_goes_away_between_commit_and_answer_gives_it_back"],
+        ["test_http_01_a_client_that_goes_away_between_commit_and_answer_gives_it_back"],
     ),
     Mutant(
         "client-gone-before-its-answer",
@@ -112,7 +112,7 @@ RULES = (
         f"{CLAIMS}::WaitingClaims._answer",
         "if not listeners and not self._closed:",
         "if False:",
-        ["test_a_client_that_goes_away_while_its_claim_is_proposed_gives_it_back"],
+        ["test_http_01_a_client_that_goes_away_while_its_claim_is_proposed_gives_it_back"],
     ),
     Mutant(
         "taken-by-one-given-back-by-another",

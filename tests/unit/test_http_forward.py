@@ -138,7 +138,9 @@ async def test_an_answer_that_is_lost_leaves_a_write_unknown(
     assert len(leader.heads) == 2, "a lost write is never sent twice by the node"
 
 
-async def test_without_a_leader_nothing_is_sent(leader: Leader, forwarder: Forwarder) -> None:
+async def test_http_09_without_a_leader_nothing_is_sent(
+    leader: Leader, forwarder: Forwarder
+) -> None:
     for url in (None, ME, f"http://{LOOPBACK}:{free_ports(1)[0]}"):
         leader.url = url
         with pytest.raises(Unavailable) as caught:
@@ -289,7 +291,7 @@ async def test_a_stopping_node_sends_long_polls_away(leader: Leader, forwarder: 
 
 
 @pytest.mark.parametrize("serving", [True, False])
-async def test_a_forwarded_request_is_never_forwarded_again(
+async def test_http_09_a_forwarded_request_is_never_forwarded_again(
     leader: Leader, forwarder: Forwarder, serving: bool
 ) -> None:
     leader.answer = answered("200 OK", b"{}", "Content-Type: application/json")

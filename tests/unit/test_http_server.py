@@ -21,6 +21,7 @@ from timeball.cluster.http import server as server_module
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.exchange import Answered, Request, Response, Stream, StreamBroken
 from timeball.cluster.http.forward import Forwarder
+from timeball.cluster.http.peers import peer_of
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.server import HttpServer
 from timeball.cluster.localcluster import LOOPBACK, free_ports
@@ -243,7 +244,7 @@ async def test_a_header_that_is_no_text_is_refused(
     writer.close()
 
 
-async def test_http03_a_head_that_drips_is_cut_off(
+async def test_http_03_a_head_that_drips_is_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "HEADER_DEADLINE_S", 0.05)
@@ -278,7 +279,7 @@ async def test_an_idle_connection_is_not_cut_off(
     writer.close()
 
 
-async def test_http03_who_drips_hinders_nobody(
+async def test_http_03_who_drips_hinders_nobody(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many heads, lengths and chunks that drip: others are served, and all of them end."""
@@ -312,7 +313,7 @@ async def test_http03_who_drips_hinders_nobody(
     await asyncio.wait_for(asyncio.gather(*dripping), LIMIT_S)
 
 
-async def test_http03_a_body_that_drips_is_refused(
+async def test_http_03_a_body_that_drips_is_refused(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "BODY_DEADLINE_S", 0.05)
@@ -325,7 +326,7 @@ async def test_http03_a_body_that_drips_is_refused(
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_a_client_that_leaves_cancels_its_request_and_gives_up_its_place(
+async def test_http_02_a_client_that_leaves_cancels_its_request_and_gives_up_its_place(
     served: Served, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
@@ -570,7 +571,7 @@ async def test_another_protocol_is_not_taken_up(served: Served) -> None:
     assert await answer(reader) == (200, b'{"size":3}')
 
 
-async def test_http03_an_answer_that_nobody_reads_is_given_up(
+async def test_http_03_an_answer_that_nobody_reads_is_given_up(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "WRITE_DEADLINE_S", 0.05)
@@ -634,6 +635,75 @@ async def test_beyond_the_limit_connections_are_refused(
     assert await asyncio.wait_for(other.read(), LIMIT_S) == b""
     writer.write(get("/ok"))
     assert (await answer(reader))[0] == 200
+
+
+async def test_http_03_a_burst_of_connections_is_taken_up_in_few_turns(served: Served) -> None:
+    """A busy node has few turns in a second, and its backlog is bounded."""
+    loop = asyncio.get_running_loop()
+    sockets = [socket.create_connection((LOOPBACK, served.port)) for _ in range(160)]
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns, counting
+        turns += 1
+        counting = loop.call_soon(count)
+
+    counting = loop.call_soon(count)
+    async with asyncio.timeout(LIMIT_S):
+        while len(served.server._connections) < len(sockets):  # noqa: ASYNC110 - turns are counted
+            await asyncio.sleep(0)
+    counting.cancel()
+    assert turns < 160 // 2
+    for raw in sockets:
+        raw.close()
+
+
+async def test_http_03_connections_are_bounded_for_each_peer(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who holds many idle ones has no more of them; others are served, and so is he by those."""
+    monkeypatch.setattr(served.server, "_most_per_peer", 3)
+    held = [await served.connect() for _ in range(3)]
+    other, writer = await served.connect()
+    status, body = await answer(other)
+    assert status == 503
+    assert b"too many connections from 127.0.0.1" in body
+    assert await asyncio.wait_for(other.read(), LIMIT_S) == b""
+    writer.close()
+    monkeypatch.setattr(
+        connection_module, "peer_of", lambda name: "another" if name else "without a name"
+    )
+    reader, writer = await served.connect()
+    writer.write(get("/ok"))
+    assert (await answer(reader))[0] == 200
+    monkeypatch.undo()
+    monkeypatch.setattr(served.server, "_most_per_peer", 3)
+    for _, writer in held:
+        writer.write(get("/ok"))
+    for reader, writer in held:
+        assert (await answer(reader))[0] == 200
+        writer.close()
+    gone = served.server._wait_until(lambda: "127.0.0.1" not in served.server._by_peer, LIMIT_S)
+    assert await gone
+    reader, writer = await served.connect()
+    writer.write(get("/ok"))
+    assert (await answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "peer"),
+    [
+        (("10.0.0.1", 5), "10.0.0.1"),
+        (("::ffff:10.0.0.1", 5, 0, 0), "10.0.0.1"),
+        (("2001:db8::1", 5, 0, 0), "2001:db8::/64"),
+        (("2001:db8::ffff:1", 6, 0, 0), "2001:db8::/64"),
+        (("fe80::1%eth0", 5, 0, 2), "fe80::/64"),
+        (None, ""),
+        ("", ""),
+    ],
+)
+def test_http_03_whom_a_connection_counts_for(name: Any, peer: str) -> None:
+    assert peer_of(name) == peer
 
 
 async def test_a_draining_server_answers_what_it_was_asked(served: Served) -> None:

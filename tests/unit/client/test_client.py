@@ -162,7 +162,7 @@ def test_problems_become_exceptions_that_name_the_field(kit) -> None:
     kit.run(scenario())
 
 
-def test_a_redirect_is_not_followed(kit) -> None:
+def test_http_09_a_redirect_is_not_followed(kit) -> None:
     """A node never redirects; following one could turn a POST into a GET (HTTP-09)."""
 
     async def scenario() -> None:

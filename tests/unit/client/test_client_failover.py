@@ -49,7 +49,7 @@ def test_every_trouble_has_a_rule() -> None:
         Trouble.BEHIND,
     ],
 )
-def test_each_node_is_asked_at_once_before_the_first_pause(trouble: Trouble) -> None:
+def test_http_09_each_node_is_asked_at_once_before_the_first_pause(trouble: Trouble) -> None:
     call = attempts()
     assert call.url == A
     assert call.after(trouble, 0) == (B, 0)
@@ -65,7 +65,7 @@ def test_a_node_that_answered_with_trouble_is_given_time(trouble: Trouble) -> No
     assert call.after(trouble, 50) == (C, 100)
 
 
-def test_pauses_grow_to_a_cap_and_are_fully_jittered() -> None:
+def test_http_09_pauses_grow_to_a_cap_and_are_fully_jittered() -> None:
     longest, shortest = attempts(rng=Highest()), attempts(rng=Lowest())
     pauses = [longest.after(Trouble.OVERLOADED, 0).pause_ms for _ in range(8)]
     assert pauses == [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]
@@ -94,7 +94,7 @@ def test_a_leader_hint_is_followed_only_to_a_configured_node() -> None:
     assert attempts().after(Trouble.NO_LEADER, 0, leader="http://container:7001") == (B, 0)
 
 
-def test_two_nodes_that_name_each_other_do_not_make_a_loop() -> None:
+def test_http_09_two_nodes_that_name_each_other_do_not_make_a_loop() -> None:
     call = attempts()
     hints = {A: B, B: A, C: A}
     asked = [call.url]
@@ -151,7 +151,9 @@ def test_one_node_alone_is_asked_again_after_a_pause() -> None:
     seed=st.integers(0, 2**32),
     size=st.integers(1, 5),
 )
-def test_attempts_are_bounded_and_never_pass_the_deadline(troubles, deadline_ms, seed, size):
+def test_http_09_attempts_are_bounded_and_never_pass_the_deadline(
+    troubles, deadline_ms, seed, size
+):
     nodes = Nodes([f"http://n{number}" for number in range(size)])
     call = attempts(nodes, Random(seed), deadline_ms)
     now_ms = 0

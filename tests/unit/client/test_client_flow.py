@@ -164,7 +164,7 @@ def test_retry_after_in_seconds_is_honoured_and_milliseconds_are_finer() -> None
     assert 300 <= fine <= 400
 
 
-def test_a_redirect_is_not_followed() -> None:
+def test_http_09_a_redirect_is_not_followed() -> None:
     with pytest.raises(errors.TimeballError, match="302"):
         Drive(CREATE, Reply(302, "text/html", b""))
 

@@ -72,7 +72,7 @@ def test_the_payload_is_the_body_and_the_facts_are_headers(kit) -> None:
     kit.run(scenario())
 
 
-def test_a_redirect_is_not_followed(kit) -> None:
+def test_http_09_a_redirect_is_not_followed(kit) -> None:
     paths = []
 
     async def handle(request):

@@ -218,7 +218,7 @@ def test_heartbeats_go_at_a_third_of_the_lease_in_one_batch(kit) -> None:
     kit.run(scenario())
 
 
-def test_a_lease_is_lost_at_its_local_deadline_without_any_network(kit) -> None:
+def test_leas_11_a_lease_is_lost_at_its_local_deadline_without_any_network(kit) -> None:
     """LEAS-11: nobody says so, the worker's own clock does."""
 
     async def scenario() -> None:
@@ -361,7 +361,7 @@ def test_heartbeats_continue_until_the_report_is_answered(kit) -> None:
 
 
 @pytest.mark.parametrize(("verdict", "status"), [("finished", 409), ("unknown", 404)])
-def test_an_execution_that_ended_before_is_not_a_failure(kit, verdict, status) -> None:
+def test_leas_03_an_execution_that_ended_before_is_not_a_failure(kit, verdict, status) -> None:
     """LEAS-03: the first answer was lost, the repeat finds the execution ended, or trimmed."""
 
     async def scenario() -> None:
@@ -433,7 +433,7 @@ def test_reports_outlive_an_outage_and_keep_their_slots(kit) -> None:
     kit.run(scenario())
 
 
-def test_a_stop_cuts_the_poll_first_and_releases_what_still_arrives(kit) -> None:
+def test_leas_05_a_stop_cuts_the_poll_first_and_releases_what_still_arrives(kit) -> None:
     """LEAS-05: the answer may be under way when the poll is cut."""
 
     async def scenario() -> None:

@@ -58,13 +58,17 @@ async def test_one_claim_too_many_is_refused(world):
     assert not third.done()
 
 
-async def test_a_client_that_goes_away_while_it_waits_leaves_nothing(world):
+async def test_http_01_http_02_a_client_that_goes_away_while_it_waits_leaves_nothing(world):
     """HTTP-01, before there is a job; the count returns to 0 (HTTP-02)."""
-    tasks = [world.asking() for _ in range(100)]
+    tasks = [world.asking(request_id=f"r{place % 7_000}") for place in range(10_000)]
     await world.settle()
-    assert world.dispatcher.waiting_claims() == 100
+    assert world.dispatcher.waiting_claims() == 7_000
     for task in tasks:
-        await gone(task)
+        task.cancel()
+    assert all(
+        isinstance(end, asyncio.CancelledError)
+        for end in await asyncio.gather(*tasks, return_exceptions=True)
+    )
     assert world.dispatcher.waiting_claims() == 0
     duty = world.dispatcher._duty
     assert not duty.claims._line._queues
@@ -76,7 +80,7 @@ async def test_a_client_that_goes_away_while_it_waits_leaves_nothing(world):
     assert not claims_of(world)
 
 
-async def test_a_client_that_goes_away_while_its_claim_is_proposed_gives_it_back(world):
+async def test_http_01_a_client_that_goes_away_while_its_claim_is_proposed_gives_it_back(world):
     """HTTP-01, at the millisecond in which the claim is proposed."""
     hold = await world.job()
     world.commit.stalled = True
@@ -103,7 +107,7 @@ async def test_a_waiting_claim_goes_on_in_the_turn_after_its_entry_is_applied(wo
     assert task.done()
 
 
-async def test_a_client_that_goes_away_between_commit_and_answer_gives_it_back(world):
+async def test_http_01_a_client_that_goes_away_between_commit_and_answer_gives_it_back(world):
     """HTTP-01, after the commit, before the handler has gone on."""
     hold = await world.job()
     world.commit.stalled = True
@@ -119,7 +123,7 @@ async def test_a_client_that_goes_away_between_commit_and_answer_gives_it_back(w
     assert given_back(world, hold)
 
 
-async def test_an_answer_that_cannot_be_written_gives_it_back(world):
+async def test_http_01_an_answer_that_cannot_be_written_gives_it_back(world):
     """HTTP-01, half way through the body."""
     hold = await world.job()
     grants = await world.claim()
@@ -134,7 +138,7 @@ async def test_an_answer_that_cannot_be_written_gives_it_back(world):
     assert world.heartbeat(again).verdict == "extended"
 
 
-async def test_a_thousand_pollers_that_hang_up_each_second_hold_nothing(world):
+async def test_http_01_pollers_that_hang_up_each_second_hold_nothing(world):
     """HTTP-01."""
     done = set()
     for second in range(10):

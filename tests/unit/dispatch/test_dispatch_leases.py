@@ -91,7 +91,7 @@ async def test_what_a_heartbeat_says(world):
         world.heartbeat(grant)
 
 
-async def test_a_heartbeat_after_the_completion_revives_nothing(world):
+async def test_leas_04_a_heartbeat_after_the_completion_revives_nothing(world):
     """LEAS-04."""
     grant = await held(world)
     await world.succeed(grant)
@@ -102,7 +102,7 @@ async def test_a_heartbeat_after_the_completion_revives_nothing(world):
     assert world.seen.expired == 0
 
 
-async def test_the_timeout_bounds_an_attempt_whatever_heartbeats_say(world):
+async def test_leas_11_the_timeout_bounds_an_attempt_whatever_heartbeats_say(world):
     """LEAS-11."""
     grant = await held(world, timeout_ms=25_000)
     for _ in range(4):
@@ -112,6 +112,36 @@ async def test_the_timeout_bounds_an_attempt_whatever_heartbeats_say(world):
     assert beat.lease_remaining_ms <= 1_001
     await world.pass_ms(1_001)
     assert attempts(grant) == [Outcome.TIMED_OUT]
+    assert world.heartbeat(grant).verdict == "lost"
+
+
+@pytest.mark.parametrize("second", [5_000, 60_000])
+async def test_leas_08_a_heartbeat_extends_by_the_length_that_was_granted(world, second):
+    """Neither end's clock, nor what it would like, has a say in it."""
+    await world.job()
+    (grant,) = await world.claim(lease_ms=5_000)
+    await world.pass_ms(2_000)
+    assert world.heartbeat(grant).lease_remaining_ms == 5_000
+    world.wall_offset_ms += second
+    await world.pass_ms(4_999)
+    assert grant.execution.state is ExecutionState.RUNNING
+    await world.pass_ms(2)
+    assert attempts(grant) == [Outcome.LEASE_EXPIRED]
+
+
+@pytest.mark.parametrize("beat_first", [True, False])
+async def test_leas_04_a_heartbeat_that_crosses_the_completion_starts_nothing(world, beat_first):
+    """Both are in one turn, in either order."""
+    grant = await held(world)
+    if beat_first:
+        assert world.heartbeat(grant).verdict == "extended"
+    await world.succeed(grant)
+    assert world.heartbeat(grant).verdict == "finished"
+    await world.pass_ms(60_000)
+    assert grant.execution.state is ExecutionState.SUCCEEDED
+    assert attempts(grant) == [Outcome.SUCCEEDED]
+    assert world.dispatcher.live_leases == world.seen.expired == 0
+    assert world.dispatcher._duty.leases.next_expiry_ms() is None
 
 
 async def test_a_released_or_failed_execution_has_no_lease_timer(world):
@@ -216,7 +246,7 @@ async def test_a_completion_while_the_expiry_waits_wins(world):
 
 
 @pytest.mark.parametrize("step_ms", [-12 * 3_600_000, -1_000, 30_000, 12 * 3_600_000])
-async def test_steps_of_the_wall_clock_neither_end_nor_prolong_a_lease(world, step_ms):
+async def test_leas_08_steps_of_the_wall_clock_neither_end_nor_prolong_a_lease(world, step_ms):
     """TIMR-07, LEAS-08."""
     grant = await held(world)
     await world.pass_ms(5_000)
@@ -248,8 +278,8 @@ async def test_leas_09_a_new_leader_gives_every_lease_its_full_length_again(worl
     assert {g.token == g.execution.token for g in grants} == {True}, "nobody else got any"
 
 
-@pytest.mark.parametrize("difference_ms", [-60_000, 60_000])
-async def test_a_new_leader_with_another_clock_ends_no_lease_early(world, difference_ms):
+@pytest.mark.parametrize("difference_ms", [-3_600_000, -60_000, -30_000, 30_000, 3_600_000])
+async def test_leas_08_a_new_leader_with_another_clock_ends_no_lease_early(world, difference_ms):
     """LEAS-08."""
     grant = await held(world, timeout_ms=30_000)
     await world.lose_leadership()
