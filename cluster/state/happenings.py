@@ -96,6 +96,10 @@ NOTHING = Happenings()
 RETRY = len(ExecutionState)
 """The state of an execution that is scheduled again after an attempt that counts."""
 
+# Names of the module, since reading a member off its class takes ten times as long.
+_SCHEDULED = ExecutionState.SCHEDULED
+_FAIL = Event.FAIL
+
 _BY_EVENT = {
     Event.SUCCEED: Happened.SUCCEEDED,
     Event.FAIL: Happened.FAILED,
@@ -115,7 +119,7 @@ _BY_FATE = {
 
 def moved(execution: Execution, event: Event, why: str) -> Happening:
     """An execution has made a transition that ends an attempt, its life or both."""
-    error = error_type_of(execution) if event is Event.FAIL else ""
+    error = error_type_of(execution) if event is _FAIL else ""
     return of_execution(execution, _BY_EVENT[event], error, why)
 
 
@@ -123,11 +127,12 @@ def of_execution(
     execution: Execution, happened: Happened, who: str = "", why: str = ""
 ) -> Happening:
     """Something happened to an execution, which is now as it is after it."""
-    job = execution.job
+    job, tries = execution.job, execution.tries
     state: int = execution.state
-    if state == ExecutionState.SCHEDULED and execution.attempts_used:
+    if state is _SCHEDULED and execution.attempts_used:
         state = RETRY
-    number = 0 if execution.tries is None else execution.latest.number
+    latest = tries[-1] if isinstance(tries, tuple) else tries
+    number = 0 if latest is None else latest.number
     due_ms = execution.due_ms
     nominal_ms, token = execution.nominal_ms, execution.token
     return happened, state, job.queue, job.id, nominal_ms, token, number, due_ms, who, why
