@@ -86,7 +86,9 @@ class LoadWorker:
             lease_ms=plan.lease_ms,
             request_id=f"{self._name}-{0:0{REQUEST_DIGITS}d}",
         )
-        self._claim_head = _encoder.encode(claim)[:-REQUEST_DIGITS]
+        fields = msgspec.structs.asdict(claim)
+        fields["request_id"] = fields.pop("request_id")  # now the last
+        self._claim_head = _encoder.encode(fields)[:-REQUEST_DIGITS]
         """A claim up to the number that ends its request id."""
         self.log = Log()
         self.claims = 0

@@ -346,7 +346,7 @@ def sizes(world):
         "instants": len(wheel._instants) + len(wheel._slots) + len(wheel._blocks),
         "late": len(wheel._late),
         "blocks": len(wheel._block_numbers),
-        "ready": 0 if ready is None else len(ready) + ready._entries,
+        "ready": 0 if ready is None else len(ready) + ready._plain._entries,
         "looks": len(duty.leases._looks),
     }
 

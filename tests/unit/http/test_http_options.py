@@ -136,6 +136,18 @@ async def test_a_put_replaces_all_options_but_the_concurrency_key(
     assert (refused.status, refused.field) == (400, "expires_at")
 
 
+async def test_too_many_different_requirements_are_named(desk) -> None:
+    jobs = [{"queue": "q", "requires": [f"host-{number}"]} for number in range(257)]
+    results = (await desk.ask("POST", "/v1/jobs/batch", {"jobs": jobs})).body["results"]
+    assert [result["status"] for result in results] == ["created"] * 256 + ["refused"]
+    problem = results[-1]["problem"]
+    assert (problem["status"], problem["errors"][0]["field"]) == (429, "jobs[256].requires")
+    job = results[0]["job_id"]
+    reply = await desk.ask("PATCH", f"/v1/jobs/{job}", {"requires": ["another"]})
+    assert (reply.status, reply.field) == (429, "requires")
+    assert int(reply.headers["Retry-After"]) > 0
+
+
 async def test_lists_are_restricted_to_a_tag(desk) -> None:
     jobs = [await desk.create(tags=tags) for tags in (["a"], ["a", "b"], [], ["b"])]
     listed = (await desk.ask("GET", "/v1/jobs?tag=a")).body["jobs"]

@@ -1,4 +1,4 @@
-"""Expiry in the state: no attempt begins at or after it, on whatever path."""
+"""Options in the state: expiry, at or after which no attempt begins, and requirements."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from timeball.cluster.state.expiry import expires_ms
 from timeball.cluster.state.ledger import fate_of
+from timeball.cluster.state.limits import MAX_REQUIREMENTS
 from timeball.cluster.state.operations import (
     Advance,
     AdvanceTimetables,
@@ -16,6 +17,7 @@ from timeball.cluster.state.operations import (
     Cron,
     Every,
     Fate,
+    KeyRule,
     NewJob,
     Options,
     PutJob,
@@ -26,7 +28,7 @@ from timeball.cluster.state.operations import (
     UpdateJob,
 )
 from timeball.cluster.state.records import ExecutionState, FateKind, JobState
-from timeball.cluster.state.verdicts import ChangeStatus, Moved, Verdict
+from timeball.cluster.state.verdicts import ChangeStatus, CreateStatus, Moved, Verdict
 
 MINUTE_MS = 60_000
 SKIPPED = ExecutionState.SKIPPED
@@ -336,3 +338,51 @@ def test_a_claim_must_offer_all_that_is_required(log):
         assert log.apply(Claim("w", "", 1_000, [hold], offered)) == [[0]]
     ((token,),) = log.apply(Claim("w", "", 1_000, [hold], ("gpu", "ssd", "eu")))
     assert token
+
+
+def test_the_jobs_of_a_queue_require_a_bounded_number_of_different_sets(log):
+    def new(number, queue="mail"):
+        options = Options(requires=(f"host-{number:03d}",))
+        return NewJob(queue, b"", delay_ms=500, options=options)
+
+    created = log.create_all(*(new(number) for number in range(MAX_REQUIREMENTS)))
+    assert {one.status for one in created} == {CreateStatus.CREATED}
+    (refused, known, plain, elsewhere) = log.create_all(
+        new(999), new(0), NewJob("mail", b""), new(999, "other")
+    )
+    assert refused.status is CreateStatus.TOO_MANY_REQUIREMENTS
+    assert [one.status for one in (known, plain, elsewhere)] == [CreateStatus.CREATED] * 3
+
+    def put():
+        timetable = Timetable((Every(MINUTE_MS, 0),))
+        options = Options(requires=("put",))
+        job = NewJob("mail", b"", first_ms=log.now_ms, timetable=timetable, options=options)
+        return log.apply(PutJob("n", job))[0].status
+
+    change = UpdateJob(plain.job, 0, Change(requires=("new",)))
+    assert log.apply(change)[0].status is ChangeStatus.TOO_MANY_REQUIREMENTS
+    assert put() is ChangeStatus.TOO_MANY_REQUIREMENTS
+    freed = UpdateJob(created[5].job, 0, Change(requires=()))
+    assert log.apply(freed)[0].status is ChangeStatus.CHANGED
+    assert log.apply(change)[0].status is ChangeStatus.CHANGED
+    assert put() is ChangeStatus.TOO_MANY_REQUIREMENTS
+    # What is forgotten counts no more.
+    log.settings(keep_finished=0)
+    log.apply(CancelJobs([created[6].job]))
+    assert log.machine.job(created[6].job) is None
+    assert put() is ChangeStatus.CREATED
+
+
+def test_a_key_that_holds_until_its_job_has_ended_is_free_when_the_job_expires(log):
+    def new(options):
+        rule = KeyRule(until_ended=True)
+        return NewJob("q", b"", idempotency_key="k", key_rule=rule, options=options)
+
+    begin_ms = log.now_ms
+    (at_once,) = log.create_all(new(Options(expires_ms=begin_ms)))
+    (later,) = log.create_all(new(after(1_000)))
+    assert at_once.job != later.job
+    assert log.create_all(new(None))[0].status is CreateStatus.DUPLICATE
+    log.pass_ms(1_000)
+    assert skip(log, (later.job, later.nominal_ms)) == [Verdict.ACCEPTED]
+    assert log.create_all(new(None))[0].status is CreateStatus.CREATED
