@@ -129,11 +129,10 @@ def of_execution(
     execution: Execution, happened: Happened, who: str = "", why: str = ""
 ) -> Happening:
     """Something happened to an execution, which is now as it is after it."""
-    job = execution.job
+    job, tries = execution.job, execution.tries
     state: int = execution.state
     if state is _SCHEDULED and execution.attempts_used:
         state = RETRY
-    tries = execution.tries
     if type(tries) is Attempt:
         number = tries.number
     else:
