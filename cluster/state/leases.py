@@ -353,7 +353,8 @@ def _close_attempt(
     store: Store, execution: Execution, outcome: Outcome, started_ms: int = 0
 ) -> Attempt:
     """Record how the latest attempt ended; `started_ms` is what its worker says (0: nothing)."""
-    attempt = execution.latest
+    tries = execution.tries
+    attempt = tries if type(tries) is Attempt else execution.latest
     attempt.outcome = outcome
     attempt.finished_ms = store.log_time_ms
     if started_ms and not attempt.started_ms:

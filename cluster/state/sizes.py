@@ -41,7 +41,7 @@ from timeball.cluster.state.operations import (
     TriggerJob,
     UpdateJob,
 )
-from timeball.cluster.state.records import Execution, Job, definition_of
+from timeball.cluster.state.records import Attempt, Execution, Job, definition_of
 
 KEPT_RECORD = 400
 """What `kept_bytes` counts for a record without payload, result and errors."""
@@ -176,7 +176,11 @@ def kept_bytes(ended: Execution | Job) -> int:
     """
     if isinstance(ended, Job):
         return KEPT_RECORD + len(ended.payload)
-    size = KEPT_RECORD + len(definition_of(ended).payload) + len(ended.result)
+    job, tries = ended.job, ended.tries
+    definition = job if job.recurrence is None else definition_of(ended)
+    size = KEPT_RECORD + len(definition.payload) + len(ended.result)
+    if type(tries) is Attempt and tries.error is None:
+        return size + len(tries.progress)
     for attempt in ended.attempts:
         size += len(attempt.progress)
         error = attempt.error

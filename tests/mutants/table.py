@@ -5,6 +5,7 @@ import consensus_rules
 import damage_rules
 import dispatch_rules
 import election_rules
+import event_rules
 import http_rules
 import key_rules
 import log_rules
@@ -41,5 +42,6 @@ MUTANTS = (
     *catchup_rules.RULES,
     *nominal_rules.RULES,
     *http_rules.RULES,
+    *event_rules.RULES,
     *operation_rules.RULES,
 )

@@ -30,6 +30,8 @@ def with_options(job: messages.NewJob, rng: random.Random) -> messages.NewJob:
     asked: dict[str, Any] = {}
     if chance < 0.2:
         asked["requires"] = rng.choice([("gpu",), ("eu", "gpu"), ("ssd",)])
+    if 0.3 < chance < 0.7:
+        asked["concurrency_key"] = "ab"[int(chance * 1_000) % 2]
     if 0.1 < chance < 0.35:
         asked["expires_after_ms"] = rng.choice([1, 100, 400, 1_500, 4_000])
     if isinstance(job.schedule, messages.At) and rng.random() < 0.1:

@@ -20,6 +20,7 @@ from sim_injector import Injector
 from sim_loop import SimLoop, Spinning
 from sim_net import Network
 from sim_node import EPOCH_MS, Place, settings_for
+from sim_queues import LimitsJudge, Operator
 from sim_states import complaints
 from sim_timekeeper import Closing, Timekeeper
 from sim_timetable_events import QUEUE
@@ -33,6 +34,8 @@ from timeball.cluster.raft.settings import RaftSettings
 
 SETTLE_S = 90.0
 """How long a cluster in which nothing goes wrong any more has to finish all that is due."""
+OPERATED_EVERY = 3
+"""In the runs of every so many seeds somebody pauses and bounds queues."""
 DIGEST_EVERY = 500
 """Entries between two looks at the hash of each node's state."""
 
@@ -53,6 +56,8 @@ class Outcome(msgspec.Struct):
     """How often something was as a job asked for: who got it, and until when."""
     expired: int
     """Executions that were skipped because they expired."""
+    limited: int
+    """Leases that nodes granted in queues with settings, all nodes together."""
 
 
 class Simulation:
@@ -90,7 +95,9 @@ class Simulation:
         )
         self._workers: dict[str, Worker] = {}
         self._worker_number = 0
-        self._submitters: list[Submitter | Timekeeper] = []
+        self._submitters: list[Submitter | Timekeeper | Operator] = []
+        self.limited = 0
+        """Leases that were judged by the limits of their queue."""
         self._injector = Injector(self, self._chance())
         self._auditor: Client
 
@@ -151,6 +158,9 @@ class Simulation:
         for number in range(plan.timekeepers):
             keeper = Timekeeper(self._around, f"t{number + 1}", self._chance(), number + 1)
             self._submitters.append(keeper)
+        if plan.seed % OPERATED_EVERY == 0:
+            rng = random.Random(f"{plan.seed}/operator")
+            self._submitters.append(Operator(self._around, "operator", rng))
         self._auditor.process.start(self._audit())
         try:
             ends_s = self.plan.length_ms / 1000 + SETTLE_S + 60
@@ -181,6 +191,7 @@ class Simulation:
             callbacks=self.loop.callbacks,
             demands=self._around.demands.examined,
             expired=self._around.demands.skipped,
+            limited=self.limited,
         )
 
     async def _audit(self) -> None:
@@ -366,10 +377,15 @@ class _Witness(Observer):
         self._run = run
         self._place = place
         self._life = place.lives
+        self._limits = LimitsJudge()
 
     def on_applied(self, index: int, term: int, entry: bytes, applied: Applied) -> None:
         digest = self._place.node.state.digest() if index % DIGEST_EVERY == 0 else None
-        told = list(complaints(self._place.node.state, index, applied.touched))
+        state, judge = self._place.node.state, self._limits
+        told = list(complaints(state, index, applied.touched))
+        examined = judge.examined
+        told += judge.complaints(state, index, applied)
+        self._run.limited += judge.examined - examined
         self._place.process.call_now(self._applied, index, term, entry, digest, told)
 
     def _applied(

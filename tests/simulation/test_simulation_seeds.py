@@ -16,6 +16,8 @@ from sim_faults import plan
 from sim_run import simulate
 from sim_shrink import shrink
 
+from timeball.cluster.dispatch.admission import Gate
+
 RUN = Path(__file__).with_name("simulate.py")
 
 
@@ -38,6 +40,19 @@ def test_some_of_what_a_run_hands_out_expires_or_requires_something():
     run = simulate(plan(4))
     assert run.demands > 20
     assert run.expired > 5
+
+
+def test_in_some_runs_queues_are_bounded_while_leaders_change():
+    run = simulate(plan(0))
+    assert run.violations == []
+    assert run.limited > 100
+    assert run.leaderships > 1
+
+
+def test_a_queue_whose_limits_are_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("timeball.cluster.state.leases.admit", lambda _store, _execution: True)
+    monkeypatch.setattr(Gate, "room", lambda _gate, _now_ms: 1_000)
+    assert any("limits:" in violation for violation in simulate(plan(0)).violations)
 
 
 def test_a_seed_is_one_trace_whatever_the_hashes(tmp_path: Path):

@@ -7,9 +7,11 @@ import pytest
 from timeball.cluster.raft.errors import Overloaded
 from timeball.cluster.state.operations import (
     Change,
+    ConfigureQueue,
     Every,
     NewJob,
     Options,
+    QueueChange,
     RetryPolicy,
     SkipExpired,
     Timetable,
@@ -167,6 +169,25 @@ async def test_an_occurrence_that_is_held_back_expires_all_the_same(world, overl
     assert grant.execution.state is ExecutionState.LEASED
     made = len(world.state.executions_of(world.state.job(job)))
     assert recurrence.fired + recurrence.skipped == made
+
+
+@pytest.mark.parametrize("change", [{"max_concurrency_per_key": 1}, {"state": "paused"}])
+async def test_what_a_queue_holds_back_expires_all_the_same(world, change) -> None:
+    options = Options("ann", expires_after_ms=1_000)
+    first = await world.job(options=options)
+    task = world.asking(lease_ms=60_000)
+    await world.settle()
+    await world.write(ConfigureQueue("q", -1, QueueChange(**change)))
+    second = await world.job(options=options)
+    waiting = world.asking(wait_ms=30_000)
+    await world.pass_ms(999)
+    assert world.dispatcher.ready_depth("q") == 1
+    await world.pass_ms(1)
+    assert world.execution(second).state is SKIPPED
+    assert world.dispatcher.ready_depth("q") == 0
+    assert task.result()[0].execution is world.execution(first)
+    assert world.execution(first).state is ExecutionState.LEASED
+    assert not waiting.done()
 
 
 async def test_many_that_expire_at_once_are_skipped_in_bounded_steps(world) -> None:

@@ -303,6 +303,21 @@ async def test_a_snapshot_that_takes_the_state_on_leaves_a_gap_that_is_told(stag
     assert len(await stage.told(f"after={ahead.index}")) == 1
 
 
+async def test_a_gap_is_noticed_though_nobody_asked_before_the_next_entry(stage):
+    log = stage.log
+    log.create()
+    begun = log.index
+    ahead = type(log)()
+    ahead.index = begun
+    ahead.settings()
+    ahead.create()
+    log.machine.load(list(ahead.machine.dump()))
+    log.index = ahead.index
+    log.create()
+    assert (await stage.refused(f"after={begun}"))["oldest_index"] == ahead.index
+    assert len(await stage.told("after=oldest")) == 1
+
+
 def test_every_type_has_its_name():
     names = dict(TYPES)
     assert len(names) == len(EventType.__args__)
