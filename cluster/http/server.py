@@ -126,7 +126,7 @@ class HttpServer:
     def forget(self, connection: Connection) -> None:
         """A connection is lost and its last handler has ended."""
         if connection in self._connections:
-            self._connections.remove(connection)
+            self._connections.discard(connection)
             self._by_peer[connection.peer] -= 1
             if not self._by_peer[connection.peer]:
                 del self._by_peer[connection.peer]
