@@ -610,10 +610,11 @@ class Model:
         for nominal_ms in item.nominals:
             job.fates["made"] += 1
             job.fates["runs"] += 1
-            if nominal_ms in job.executions:
-                job.executions[nominal_ms].origin = Origin.TIMETABLE
-            else:
+            present = job.executions.get(nominal_ms)
+            if present is None:
                 made.append(self.add_execution(job, nominal_ms))
+            elif present.origin is Origin.TRIGGER:
+                present.origin = Origin.TIMETABLE
         for one in made:
             if one.due_ms <= self.now_ms:
                 self.settle(one)
