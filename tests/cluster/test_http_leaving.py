@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from leaving import send_and_leave
 
-from timeball.client import Client, NewJob, Unavailable
+from timeball.client import Client, NewJob, OutcomeUnknown, Unavailable
 from timeball.client.errors import TimeballError
 from timeball.client.messages import Success
 from timeball.cluster.localcluster import LocalCluster
@@ -50,7 +50,8 @@ async def test_http_02_what_a_client_that_leaves_has_asked_for_is_done_whole_or_
             await asyncio.sleep(0.0005 * (turn % 7))
 
         async def nothing_is_under_way() -> bool:
-            view = await client.cluster(consistency="strong")
+            view = await cluster.view(await cluster.leader())
+            assert view is not None
             queues = [one for one in view.queues if one.name == "left"]
             return all(not one.leased and not one.waiting_claims for one in queues)
 
@@ -116,7 +117,8 @@ async def test_http_09_without_a_leader_every_call_ends_in_time_and_after_few_re
             began = loop.time()
             errors = await asyncio.gather(*map(create, clients))
             assert loop.time() - began < 10 + 10
-            assert all(isinstance(error, Unavailable) for error in errors)
+            # What the deadline cut off, the last time, may have been taken for all that is known.
+            assert {type(error) for error in errors} <= {Unavailable, OutcomeUnknown}
             metrics = f"{cluster.url(left)}/metrics"
             async with aiohttp.ClientSession() as session, session.get(metrics) as answer:
                 lines = (await answer.text()).splitlines()
@@ -125,7 +127,7 @@ async def test_http_09_without_a_leader_every_call_ends_in_time_and_after_few_re
                 for line in lines
                 if line.startswith("timeball_http_requests_total") and "/v1/jobs" in line
             )
-            assert 500 <= asked <= 500 * 20
+            assert 500 <= asked <= 500 * 25
             for name in others:
                 await cluster.start_node(name)
             await cluster.wait_ready()

@@ -139,6 +139,22 @@ RULES = (
         ["test_a_claim_waits_no_longer_than_the_last_who_is_left_says"],
     ),
     Mutant(
+        "progress-at-any-rate",
+        "Progress is written once in a while at most, whatever workers send.",
+        "cluster/dispatch/progress.py::ProgressReports._write",
+        "self._next_ms = self._timers.monotonic_ms() + self._every_ms",
+        "pass",
+        ["test_progress_is_written_once_a_second_at_most_and_the_latest_wins"],
+    ),
+    Mutant(
+        "progress-is-lost-on-the-way",
+        "What was told while an earlier report was on its way is written after it.",
+        "cluster/dispatch/progress.py::ProgressReports._settled",
+        "self._is_news(name)",
+        "self._latest.pop(name, None)",
+        ["test_what_is_told_while_the_log_is_slow_is_not_lost"],
+    ),
+    Mutant(
         "refused-claims-lose-their-work",
         "What a claim did not get after all is ready for the next.",
         f"{CLAIMS}::WaitingClaims.not_granted",

@@ -7,6 +7,22 @@ FRESHNESS = "cluster/http/freshness.py"
 
 RULES = (
     Mutant(
+        "one-peer-takes-all-connections",
+        "No peer has more connections than its share.",
+        "cluster/http/server.py::HttpServer.admit",
+        "if self._by_peer[connection.peer] > self._most_per_peer:",
+        "if False:",
+        ["test_http_03_connections_are_bounded_for_each_peer"],
+    ),
+    Mutant(
+        "one-connection-a-turn",
+        "A burst of connections is taken up before it overflows the backlog.",
+        "cluster/http/server.py::HttpServer.start",
+        "range(LISTENERS)",
+        "range(1)",
+        ["test_http_03_a_burst_of_connections_is_taken_up_in_few_turns"],
+    ),
+    Mutant(
         "deposed-leader-is-waited-for",
         "What waits for a node that leads no more is given up.",
         f"{FORWARD}::Forwarder._look",

@@ -10,6 +10,14 @@ KEYS = "cluster/state/keys.py"
 
 REPORTS = (
     Mutant(
+        "progress-of-a-zombie",
+        "Progress counts by the latest token, while the lease holds.",
+        "cluster/state/leases.py::_report_progress",
+        "if execution.token != token or token not in store.leased:",
+        "if False:",
+        ["test_the_latest_progress_of_who_holds_is_kept_with_its_attempt"],
+    ),
+    Mutant(
         "any-token-reports",
         "Only the latest token granted may end an execution.",
         f"{LEASES}::_judge",

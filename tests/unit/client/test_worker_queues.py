@@ -222,6 +222,32 @@ def test_leas_11_the_timeout_of_an_attempt_is_honoured_here_too(kit) -> None:
     kit.run(scenario())
 
 
+@pytest.mark.parametrize("off_ms", [-3_600_000, 3_600_000])
+def test_leas_08_the_clock_of_a_worker_has_no_say_in_its_leases(kit, off_ms) -> None:
+    """Deliveries tell a length, which is measured on the monotonic clock."""
+
+    async def scenario() -> None:
+        ended = []
+
+        async def handler(context):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(now())
+
+        async def silent(seen):
+            await asyncio.sleep(3_600)
+
+        grant = kit.granted(kit.delivery(1))
+        clock = {"wall_clock_ms": lambda: 1_764_480_000_000 + off_ms}
+        async with working(kit, handler, grant, concurrency=1, **clock) as (peer, _):
+            peer.usual[BEAT] = silent
+            await peer.until(lambda: len(peer.to(CLAIMS)) == 2)
+            assert 2.9 < ended[0] - peer.to(CLAIMS)[0].at < 3.1
+
+    kit.run(scenario())
+
+
 def test_leas_11_a_timeout_holds_although_heartbeats_are_extended_for_ever(kit) -> None:
     """A new leader may not know how long an attempt has run."""
 
