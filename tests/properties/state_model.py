@@ -211,6 +211,7 @@ class Model:
         self.claims = []  # (id, since_ms, grants)
         self.counts = Counter()
         self.queues = {}  # those with settings of their own
+        self.told = {}  # workers
         self.spent = []  # when each run of the past may be forgotten by the budget
 
     def execution(self, hold):
@@ -446,6 +447,16 @@ class Model:
                 after.tokens = max(Fraction(0), rate.burst - used)
         self.queues[name] = after
         return QueueConfigured(ChangeStatus.CHANGED, at, settings)
+
+    def instruct(self, worker, instruction):
+        if instruction == "":
+            known = self.told.pop(worker, None)
+            return ChangeStatus.CHANGED if known else ChangeStatus.UNCHANGED
+        if not worker or instruction == "sing":
+            return ChangeStatus.INVALID
+        self.told.pop(worker, None)
+        self.told[worker] = (instruction, self.now_ms)
+        return ChangeStatus.CHANGED
 
     def start(self, hold, token):
         one = self.execution(hold)
