@@ -163,6 +163,9 @@ class Trial:
                     self._weigh(cluster)
                     self._tell(f"Wave {wave + 1}: {len(self._done)} of {self._created} jobs done")
             stop.set()
+            await asyncio.sleep(AFTER_S)
+            held = await _held_by(client, "ghost-")  # what was granted to them after their wave
+            await client.release([hold for worker, hold in held if worker in ghosts.overslept])
 
     async def _wave(self, client: Client, ghosts: Ghosts, name: str) -> None:
         await ghosts.wave(name, self._pollers)
