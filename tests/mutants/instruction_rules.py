@@ -97,5 +97,6 @@ RULES = (
         'if instruction == "terminate" and not self._stopping:',
         "if False:",
         ["test_a_worker_that_is_told_to_end_drains_and_returns"],
+        hangs=True,
     ),
 )
