@@ -163,6 +163,11 @@ class SyncClient:
     drain_queue = blocking(Client.drain_queue)
     resume_queue = blocking(Client.resume_queue)
 
+    worker = blocking(Client.worker)
+    quiet_worker = blocking(Client.quiet_worker)
+    terminate_worker = blocking(Client.terminate_worker)
+    resume_worker = blocking(Client.resume_worker)
+
     execution = blocking(Client.execution)
     wait = blocking(Client.wait)
     executions = iterating(Client.executions)

@@ -23,6 +23,7 @@ from timeball.client.middleware import CreateMiddleware, chain
 from timeball.client.queues import QueueCalls
 from timeball.client.surroundings import Surroundings
 from timeball.client.timetables import TimetableCalls
+from timeball.client.workers import WorkerCalls
 
 LONGEST_WAIT_S = 20
 """Of one request: what a node may be silent for before another is asked."""
@@ -30,7 +31,7 @@ LEAST_PAUSE_MS = 50
 """Before a node is asked again that did not wait (an old one, or one that many wait for)."""
 
 
-class Client(DeadLetterCalls, QueueCalls, TimetableCalls):
+class Client(DeadLetterCalls, QueueCalls, TimetableCalls, WorkerCalls):
     """A client of one cluster. Any node serves any request; the client finds one that does.
 
     Every create and claim carries a request id made here, and every report a token, so an

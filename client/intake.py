@@ -16,12 +16,14 @@ from timeball.client.client import Client
 from timeball.client.errors import InvalidRequest, NotFound, TimeballError
 from timeball.client.failover import Backoff
 from timeball.client.leases import Held, LeaseKeeper, now_ms
-from timeball.client.messages import MAX_BATCH, Claimed
+from timeball.client.messages import MAX_BATCH, Claimed, Instruction
 
 log = logging.getLogger("timeball.worker")
 
 GIVE_BACK_MS = 2_000
 """How long a stopping worker asks what its last, cut claim was granted."""
+QUIET_MS = 2_000
+"""How long a worker that is told to claim no more waits before it asks whether it still is."""
 
 
 class Terms(NamedTuple):
@@ -45,7 +47,8 @@ class Unanswered(NamedTuple):
 class Intake:
     """Keeps the slots of one queue full.
 
-    `begin` starts a handler, `give_back` releases what there is no room for.
+    `begin` starts a handler, `give_back` releases what there is no room for. `told` hears what
+    the worker is told, with every claim: None for nothing.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Intake:
         begin: Callable[[Held], None],
         give_back: Callable[[Held], None],
         counted: Callable[[int], None],
+        told: Callable[[Instruction | None], None],
     ) -> None:
         self.queue = queue
         self.slots: dict[int, Held] = {}
@@ -68,6 +72,7 @@ class Intake:
         self._begin = begin
         self._give_back = give_back
         self._counted = counted
+        self._told = told
         self._waiting: deque[Held] = deque()
         self._unanswered: Unanswered | None = None
         self._freed = asyncio.Event()
@@ -80,8 +85,10 @@ class Intake:
                 self._freed.clear()
                 await self._freed.wait()
             try:
-                await self._claim()
+                instruction = await self._claim()
                 failures = 0
+                if instruction is not None:
+                    await asyncio.sleep(QUIET_MS / 1_000)
             except (NotFound, InvalidRequest):
                 raise
             except TimeballError as error:
@@ -131,11 +138,12 @@ class Intake:
         room = self._concurrency + self._prefetch - len(self.slots) - len(self._waiting)
         return min(room, MAX_BATCH)
 
-    async def _claim(self) -> None:
-        """Claim once. What an unanswered claim was granted is asked for by the next one, too.
+    async def _claim(self) -> Instruction | None:
+        """Claim once; tells what the worker is told.
 
-        Its leases run from the moment that it was first sent, so what comes after their end is
-        confirmed by a heartbeat first.
+        What an unanswered claim was granted is asked for by the next one, too. Its leases run
+        from the moment that it was first sent, so what comes after their end is confirmed by a
+        heartbeat first.
         """
         repeated = self._unanswered is not None
         client, lease_ms, wait_ms = self._terms.client, self._terms.lease_ms, self._terms.wait_ms
@@ -162,6 +170,8 @@ class Intake:
                 self._take(held)
             else:
                 self._waiting.append(held)
+        self._told(claimed.instruction)
+        return claimed.instruction
 
     async def _ask(self, asked: Unanswered, wait_ms: int, timeout_ms: int) -> Claimed:
         """Claim; a repeat under the same request id is answered as the first was."""

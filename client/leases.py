@@ -21,7 +21,7 @@ from timeball.client.client import Client
 from timeball.client.context import ExecutionContext
 from timeball.client.errors import TimeballError
 from timeball.client.failover import Backoff
-from timeball.client.messages import Beat, Delivery, Heartbeat, Hold
+from timeball.client.messages import Beat, Delivery, Heartbeat, Hold, Instruction
 
 log = logging.getLogger("timeball.worker")
 
@@ -106,7 +106,7 @@ class LeaseKeeper:
 
     One loop and at most one heartbeat request under way, whatever the number of leases.
     `lost` is called once for a lease that ended before its holder dropped it, `cancelled` once
-    when its job was cancelled.
+    when its job was cancelled; `told` whenever the worker is told something.
     """
 
     def __init__(
@@ -114,8 +114,10 @@ class LeaseKeeper:
         client: Client,
         lost: Callable[[Held, str], None],
         cancelled: Callable[[Held], None],
+        told: Callable[[Instruction], None],
     ) -> None:
         self._client = client
+        self._told = told
         self._lost = lost
         self._cancelled = cancelled
         self._held: dict[int, Held] = {}
@@ -223,6 +225,8 @@ class LeaseKeeper:
             self._wake.set()
 
     def _heed(self, held: Held, answer: Heartbeat, sent_ms: int) -> None:
+        if answer.instruction is not None:
+            self._told(answer.instruction)
         if held.hold.token not in self._held:
             return
         if answer.verdict in ("lost", "finished", "unknown"):

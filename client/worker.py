@@ -9,7 +9,9 @@
                   └ worker stops        after the grace: handler told to end; release
 
 A worker outlives any outage: it repeats claims and reports with jitter until they are
-answered. It ends when it is told to, or when the cluster says that its claims are wrong.
+answered. It ends when it is told to, here or through the cluster, or when the cluster says that
+its claims are wrong. Told to be quiet, it finishes what it has, and asks every 2 s whether it may
+claim again.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from timeball.client.errors import InvalidRequest, NotFound, TimeballError
 from timeball.client.handlers import Executors, Handler, RunIn, check_importable, handling
 from timeball.client.intake import Intake, Terms
 from timeball.client.leases import Held, LeaseKeeper, now_ms
+from timeball.client.messages import Instruction
 from timeball.client.middleware import HandlerMiddleware
 from timeball.client.running import Route, Runs
 from timeball.client.tasks import Task, TaskRoute
@@ -73,7 +76,8 @@ class Worker:
     moment that its claim was sent. Reports are gathered for `gather_ms`, 2 unless told otherwise.
     `tags` are what the worker offers: executions of jobs that require more go to others.
 
-    Use as ``await Worker(…).run()``, which ends on SIGTERM and SIGINT, or as an
+    Use as ``await Worker(…).run()``, which ends on SIGTERM, SIGINT and when the cluster is asked
+    to terminate it by its `name` (one for each process, if none is given), or as an
     asynchronous context manager, or with `start` and `stop`. `counts` tells how many
     executions were claimed, completed, failed, released, lost and refused.
 
@@ -104,7 +108,7 @@ class Worker:
         self._terms = Terms(client, self.name, lease_ms, min(wait_ms, lease_ms // 2), offered)
         self._changed = asyncio.Event()
         self._served: dict[str, _Served] = {}
-        self._keeper = LeaseKeeper(client, self._lose, self._cancel)
+        self._keeper = LeaseKeeper(client, self._lose, self._cancel, self._instructed)
         around = client.surroundings
         self._runs = Runs(
             client,
@@ -114,6 +118,8 @@ class Worker:
             self._free,
             self._changed.set,
         )
+        self._grace_ms = GRACE_MS
+        self._told: Instruction | None = None
         self._stop_by_ms: int | None = None
         self._fatal: TimeballError | None = None
         self._main: asyncio.Task[None] | None = None
@@ -173,6 +179,7 @@ class Worker:
             begin=lambda held: self._runs.begin(held, route, executors),
             give_back=self._runs.give_back,
             counted=self._count_claimed,
+            told=self._instructed,
         )  # fmt: skip
         self._served[queue] = _Served(intake, route, executors)
 
@@ -207,16 +214,18 @@ class Worker:
         self._main = asyncio.create_task(self._live(), name=f"worker {self.name}")
 
     async def run(self, *, grace_ms: int = GRACE_MS) -> None:
-        """Work until SIGTERM, SIGINT or `stop`; a second signal ends the grace at once.
+        """Work until SIGTERM, SIGINT, `stop` or an instruction to terminate; a second signal ends
+        the grace at once.
 
         Raises `NotFound` when the cluster does not serve the queue and `InvalidRequest` when
         it refuses the claims, after a graceful stop.
         """
+        self._grace_ms = grace_ms
         self.start()
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
         for number in signals:
-            loop.add_signal_handler(number, self._signalled, grace_ms)
+            loop.add_signal_handler(number, self._signalled)
         try:
             await self._ended()
         finally:
@@ -228,8 +237,16 @@ class Worker:
         self._ask_to_stop(grace_ms)
         await self._ended()
 
-    def _signalled(self, grace_ms: int) -> None:
-        self._ask_to_stop(grace_ms if self._stop_by_ms is None else 0)
+    def _signalled(self) -> None:
+        self._ask_to_stop(self._grace_ms if self._stop_by_ms is None else 0)
+
+    def _instructed(self, instruction: Instruction | None) -> None:
+        """The cluster tells this worker something, or nothing any more."""
+        if instruction != self._told:
+            self._told = instruction
+            log.warning("%s is told: %s", self.name, instruction or "resume")
+        if instruction == "terminate" and not self._stopping:
+            self._ask_to_stop(self._grace_ms)
 
     def _ask_to_stop(self, grace_ms: int) -> None:
         by_ms = now_ms() + grace_ms

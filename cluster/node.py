@@ -53,10 +53,9 @@ READY_LAG = 100
 """A node is ready while at most so many entries that it knows to be committed are not applied."""
 OFFICE_RETRY_S = 0.05
 """The pause before a new leader whose first operation failed proposes it again."""
-ENTRY_WEIGHT, ENTRY_WEIGHT_LEAST = 750, 250
-"""Items of one entry: what is applied in some milliseconds on a fast machine and on a slow one."""
-EXECUTIONS_BOUND = ENTRY_WEIGHT // 3
-"""Of one claim, and of all that one entry binds: the rest of it is for what ends executions."""
+EXECUTIONS_BOUND = 250
+"""Of one claim, and of all that one entry binds: a third of a full one, since the rest is for new
+jobs and for what ends executions."""
 DISPATCH = DispatchSettings(
     max_executions_per_claim=EXECUTIONS_BOUND, executions_per_entry=EXECUTIONS_BOUND
 )
@@ -129,8 +128,7 @@ class Node(Observer):
             wall_clock_ms,
             CommitSettings(
                 spacing_s=settings.process.commit_spacing_ms / 1000,
-                entry_weight=ENTRY_WEIGHT,
-                entry_weight_least=ENTRY_WEIGHT_LEAST,
+                entry_weight=settings.process.commit_entry_items,
             ),
             last_log_time=lambda: self.state.log_time_ms,
             clock=clock,

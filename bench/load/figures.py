@@ -252,6 +252,7 @@ def surroundings(observed: Observed, driver: Driver) -> Figures:
             "count": len(configured.nodes),
             "fsync": True,
             "commit_spacing_ms": configured.process.commit_spacing_ms,
+            "commit_entry_items": configured.process.commit_entry_items,
             **msgspec.structs.asdict(configured.limits),
         }
     return {"settings": settings, **describe(driver.speed)}

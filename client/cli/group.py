@@ -19,6 +19,7 @@ from timeball.client.cli.jobs import job
 from timeball.client.cli.queues import queue
 from timeball.client.cli.schedules import schedule
 from timeball.client.cli.worker import worker
+from timeball.client.cli.workers import workers
 
 COMMANDS = "timeball.commands"
 
@@ -76,5 +77,5 @@ def main() -> None:
     """Timeball, a replicated job scheduler: never early, milliseconds late, nothing lost."""
 
 
-for _command in (job, execution, dead, queue, events, schedule, cluster, worker):
+for _command in (job, execution, dead, queue, events, schedule, cluster, worker, workers):
     main.add_command(_command)

@@ -58,11 +58,19 @@ class Delivery(Answer, frozen=True):
     payload: Any
 
 
-class Claimed(Answer, frozen=True):
-    """The answer to a claim; empty when nothing came due in time."""
+Instruction = Literal["quiet", "terminate"]
+"""What a worker can be told: to claim no more and finish what it has; and then to end."""
+
+
+class Claimed(Answer, frozen=True, omit_defaults=True):
+    """The answer to a claim; empty when nothing came due in time.
+
+    A worker with an `instruction` gets nothing, and at once, until it is taken back.
+    """
 
     request_id: str
     executions: list[Delivery]
+    instruction: Instruction | None = None
 
 
 class Hold(Request, frozen=True):
@@ -185,20 +193,36 @@ class Reports(Answer, frozen=True):
     results: list[Report]
 
 
-class Heartbeat(Answer, frozen=True):
+class Heartbeat(Answer, frozen=True, omit_defaults=True):
     """The answer to one heartbeat.
 
     `extended`: go on, the lease runs `lease_remaining_ms` from now. `cancel_requested`: the
     same, but stop as soon as you can. `lost`: somebody else holds it; stop, report nothing.
-    `finished`: it is terminal; stop beating.
+    `finished`: it is terminal; stop beating. `instruction` is what its worker is told, if it
+    still holds the lease.
     """
 
     execution_id: str
     verdict: Literal["extended", "cancel_requested", "lost", "finished", "unknown"]
     lease_remaining_ms: int
+    instruction: Instruction | None = None
 
 
 class HeartbeatAnswers(Answer, frozen=True):
     """The answers to a batch of heartbeats, in order."""
 
     results: list[Heartbeat]
+
+
+class InstructionRequest(Request, frozen=True):
+    """The body of what a worker is told, which need not have one: the path says it all."""
+
+
+class WorkerDetails(Answer, frozen=True, kw_only=True):
+    """What a worker is told: the workers that claim under this name, which need not exist."""
+
+    name: str
+    instruction: Instruction | None
+    instructed_at: str | None
+    """Since when; it is forgotten a day later."""
+    applied_index: int

@@ -190,7 +190,6 @@ class Admission:
                 if gate.room_of_key(execution.job.options.concurrency_key):
                     gate.bind((execution,))
                     taken.append(execution)
-                    self._ready.aside.left(execution)
                 else:
                     self._ready.aside.put(execution)
         return Taken(taken, looked)
@@ -231,7 +230,7 @@ class Admission:
 
     def left(self, execution: Execution) -> None:
         """An execution is not ready any more, without a claim: others of its key may go."""
-        self._ready.aside.left(execution)
+        self._ready.aside.left((execution,))
         gate = self._gates.get(execution.job.queue)
         if gate is not None:
             self._look(gate, (execution,))

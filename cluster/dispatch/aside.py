@@ -9,7 +9,7 @@ the logarithm of those that stand aside like it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
@@ -55,7 +55,7 @@ class Aside:
         return self._depths.get(queue, 0)
 
     def put(self, execution: Execution) -> None:
-        """Let one that was ready stand aside."""
+        """Let one that was ready, and is no more, stand aside."""
         job = execution.job
         queue, key, requires = job.queue, job.options.concurrency_key, job.options.requires
         lanes = self._lanes.setdefault(queue, {}).setdefault(key, {})
@@ -69,7 +69,6 @@ class Aside:
         lane.entries += 1
         lane.waiting += 1
         self._depths[queue] = self._depths.get(queue, 0) + 1
-        self.left(execution)
 
     def take(self, queue: str, key: str, room: int, limit: int) -> list[Execution]:
         """Those that go back, where there is room for so many of the key: at most `limit`."""
@@ -96,12 +95,15 @@ class Aside:
         self._drop_if_empty(lane)
         return True
 
-    def left(self, execution: Execution) -> None:
-        """One that was ready is so no more: it may have been here before."""
-        lane = self._back.pop(execution, None)
-        if lane is not None:
-            lane.back -= 1
-            self._drop_if_empty(lane)
+    def left(self, executions: Iterable[Execution]) -> None:
+        """Some that were ready are so no more: they may have been here before."""
+        if not self._back:
+            return
+        for execution in executions:
+            lane = self._back.pop(execution, None)
+            if lane is not None:
+                lane.back -= 1
+                self._drop_if_empty(lane)
 
     def keys_of(self, queue: str) -> list[str]:
         """The keys of a queue that some stand aside for, or went back for and are ready."""

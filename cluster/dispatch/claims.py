@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from timeball.cluster.dispatch.admission import Admission, Gate
 from timeball.cluster.dispatch.ahead import EarlyAnswers, by_queue, shares
@@ -136,6 +136,8 @@ class WaitingClaims:
         waiter = self._by_request.get(request.request_id)
         recalled = self._recall(request.request_id) if waiter is None else None
         if recalled is None and (waiter is None or waiter.in_line):
+            if self._is_instructed(request):
+                return []
             if not request.wait_ms and not self._has_work(request):
                 return []
             if (listening := self._line.listening) >= self._settings.max_waiting_claims:
@@ -166,6 +168,19 @@ class WaitingClaims:
         """There is more ready work in a queue: wake the log if a claim waits that may take it."""
         if self._line.first(queue, self._ready.has) is not None:
             self._match(queue)
+
+    def dismiss(self, workers: Collection[str]) -> None:
+        """Answer the waiting claims of those of these workers that are told something: they get
+        no work, and their answers say why. What is bound already goes to them yet."""
+        told = [name for name in workers if name in self._state.instructions]
+        for waiter in [one for one in self._line if one.request.worker in told]:
+            self._line.leave(waiter)
+            self._answer(waiter, [])
+
+    def _is_instructed(self, request: ClaimRequest) -> bool:
+        """Whether its worker is told to claim no more."""
+        instructions = self._state.instructions
+        return bool(instructions) and request.worker in instructions
 
     def _has_work(self, request: ClaimRequest) -> bool:
         """Whether a claim can have something at once."""
@@ -386,7 +401,9 @@ class WaitingClaims:
         for listener in list(waiter.listeners):
             if listener.deadline_ms <= now_ms:
                 self._dismiss(waiter, listener)
-        if waiter.listeners:
+        if waiter.listeners and self._is_instructed(waiter.request):
+            self._answer(waiter, [])
+        elif waiter.listeners:
             self._wait(waiter, first=True)
         else:
             self._finish(waiter)

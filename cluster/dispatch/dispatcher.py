@@ -75,6 +75,8 @@ class Dispatcher:
         """Follow an applied entry; nothing to do on a node that does not serve."""
         if self._duty is not None:
             self._duty.applied(applied.touched, applied.queues)
+            if applied.workers:
+                self._duty.claims.dismiss(applied.workers)
 
     async def claim(self, request: ClaimRequest) -> list[Lease]:
         """Lease due executions, waiting up to `wait_ms` for the first; empty when none came.

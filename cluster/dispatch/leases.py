@@ -26,12 +26,16 @@ from timeball.wheel import Timer, TimingWheel
 
 HELD = frozenset({ExecutionState.LEASED, ExecutionState.RUNNING})
 
+_NOT_TOLD: tuple[None, int] = (None, 0)
+
 
 class Heartbeat(msgspec.Struct, frozen=True):
     """The answer to one heartbeat; see the protocol for what each verdict means."""
 
     verdict: Literal["extended", "cancel_requested", "lost", "finished", "unknown"]
     lease_remaining_ms: int = 0
+    instruction: str | None = None
+    """What the lease's worker is told."""
 
 
 class Lease(msgspec.Struct, eq=False, gc=False):
@@ -180,9 +184,12 @@ class Leases:
         if progress is not None:
             self.progress.tell(lease.name(), progress)
         remaining_ms = lease.deadline_ms - now_ms
+        instruction: str | None = None
+        if instructions := self._state.instructions:
+            instruction, _ = instructions.get(execution.latest.worker, _NOT_TOLD)
         if execution.cancel_requested:
-            return Heartbeat("cancel_requested", remaining_ms)
-        return Heartbeat("extended", remaining_ms)
+            return Heartbeat("cancel_requested", remaining_ms, instruction)
+        return Heartbeat("extended", remaining_ms, instruction)
 
     def give_back(self, execution: Execution, token: int) -> None:
         """An answer that carried the lease did not arrive: release it, unless another may."""

@@ -61,7 +61,11 @@ class ReadyWork:
     def take(self, queue: str, limit: int, offered: frozenset[str] = NOTHING) -> list[Execution]:
         """The next executions of a queue that require nothing else; they wait no more."""
         ready = self._queues.get(queue)
-        return [] if ready is None else ready.take(limit, offered)
+        if ready is None:
+            return []
+        taken = ready.take(limit, offered)
+        self.aside.left(taken)  # whatever bounds their keys by now, if anything does
+        return taken
 
     def has(self, queue: str, offered: frozenset[str] = NOTHING) -> bool:
         """Whether there is an execution in a queue that requires nothing else."""

@@ -15,6 +15,7 @@ from timeball.cluster.http.problems import cluster_full
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services
 from timeball.cluster.http.views import delivery
+from timeball.cluster.http.workers import instruction_of
 from timeball.cluster.state import operations
 from timeball.cluster.state.verdicts import Verdict
 
@@ -66,8 +67,11 @@ class Claims:
             delivery(grant.execution, grant.token, grant.attempt, grant.lease_ms, form)
             for grant in grants
         ]
+        instruction = None
+        if instructions := self._services.state.instructions:
+            instruction = instruction_of(instructions, body.worker)
         return Answered(
-            message=messages.Claimed(request_id=request_id, executions=deliveries),
+            message=messages.Claimed(request_id, deliveries, instruction),
             undelivered=(lambda: dispatcher.release_unused(grants)) if grants else None,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from timeball.client import messages
 from timeball.client.errors import Conflict, LeaseLost, NotFound, TimeballError
@@ -247,7 +247,10 @@ class Executions:
                 answers.append(messages.Heartbeat(text[:MAX_ID_SHOWN], "unknown", 0))
                 continue
             beat = dispatcher.heartbeat(job, nominal_ms, item.token, progress)
-            answers.append(messages.Heartbeat(text, beat.verdict, beat.lease_remaining_ms))
+            instruction = cast("messages.Instruction | None", beat.instruction)
+            answers.append(
+                messages.Heartbeat(text, beat.verdict, beat.lease_remaining_ms, instruction)
+            )
         return answers
 
 

@@ -17,6 +17,7 @@ from timeball.cluster.http.openapi import Description
 from timeball.cluster.http.queues import Queues
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Services
+from timeball.cluster.http.workers import Workers
 
 
 def all_routes(services: Services, registry: CollectorRegistry) -> list[Route]:
@@ -29,6 +30,7 @@ def all_routes(services: Services, registry: CollectorRegistry) -> list[Route]:
         Explanations(services),
         Executions(services),
         Claims(services),
+        Workers(services),
         Events(services),
         DeadLetters(services),
         ClusterReports(services, registry),

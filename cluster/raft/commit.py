@@ -133,6 +133,8 @@ class GroupCommit(Observer):
         self._applied_at = float("-inf")
         self._crowded = False
         """Whether the entry applied last left something in the queue."""
+        self._beyond_share = False
+        """Whether the latest entry had less room for sources than is theirs."""
         self._log_time_ms = 0
         self._leading: int | None = None
         self._woken = False
@@ -248,9 +250,12 @@ class GroupCommit(Observer):
     def _gather(self) -> list[_Proposal]:
         """The next entry's operations: those that wait first, then those of the sources."""
         room = self._entry_room
-        kept = min(self._pending_room, int(room * _PENDING_SHARE))
-        if self._pending:  # what has waited longest goes now, and be it alone
+        share = int(room * _PENDING_SHARE)
+        kept = min(self._pending_room, share)
+        if self._pending and not self._beyond_share:
+            # What has waited longest goes now, and be it alone; the next one in its turn.
             kept = max(kept, self._pending[0].room)
+        self._beyond_share = kept > share
         found: list[_Proposal] = []
         if kept < room:
             found = self._ask_sources(room - kept)

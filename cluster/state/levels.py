@@ -18,6 +18,7 @@ from timeball.cluster.state.operations import (
     CreateJobs,
     Expire,
     Fail,
+    InstructWorker,
     Lead,
     Operation,
     ParkTimetables,
@@ -60,6 +61,7 @@ LEVELS: Final[dict[type[Operation], int]] = {
     ReportProgress: 1,
     ConfigureQueue: 1,
     SkipExpired: 1,
+    InstructWorker: 1,
 }
 """The feature level that each operation needs."""
 

@@ -32,6 +32,10 @@ MAX_KEY_CHARS = 256
 """Idempotency keys, partition keys and request ids."""
 MAX_FINGERPRINT_BYTES = 64
 MAX_WORKER_CHARS = 200
+MAX_INSTRUCTIONS = 1_000
+"""Workers that are told something."""
+INSTRUCTION_KEPT_MS = 86_400_000
+"""How long they are."""
 MAX_ERROR_TYPE_CHARS = 200
 MAX_ERROR_MESSAGE_CHARS = 2_000
 MAX_BACKTRACE_CHARS = 8_192

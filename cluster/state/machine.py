@@ -15,6 +15,7 @@ from timeball.cluster.state import (
     budget,
     changes,
     deadletters,
+    instructions,
     jobs,
     leases,
     limits,
@@ -40,6 +41,7 @@ from timeball.cluster.state.operations import (
     Entry,
     Expire,
     Fail,
+    InstructWorker,
     Lead,
     ParkTimetables,
     PauseJob,
@@ -78,7 +80,8 @@ class Applied(msgspec.Struct, gc=False):
     do. `verdicts` holds one answer per operation, in order. `touched` holds the records
     whose timers are to be derived again: executions that were scheduled, leased or ended,
     jobs whose timetable moved or ended. A record may be in it more than once; its state
-    is the one after the whole entry. `queues` are those whose settings changed.
+    is the one after the whole entry. `queues` are those whose settings changed, `workers`
+    those that were told something.
     """
 
     halt: str | None
@@ -89,6 +92,7 @@ class Applied(msgspec.Struct, gc=False):
     """What the entry did, one by one and in order (see `happenings`)."""
     previous: int = 0
     """The index of the entry that was applied before; others in between carried nothing."""
+    workers: Sequence[str] = ()
 
 
 def _lead(store: Store, operation: Lead) -> str | None:
@@ -131,6 +135,7 @@ _RULES: dict[type, Callable[[Store, Any], object]] = {
     PurgeDead: deadletters.purge_dead,
     ConfigureQueue: queues.configure_queue,
     SkipExpired: skips.skip_expired,
+    InstructWorker: instructions.instruct_worker,
 }
 
 
@@ -186,7 +191,15 @@ class StateMachine:
         store.begin_entry(index, entry.log_time_ms)
         verdicts = [_RULES[type(operation)](store, operation) for operation in entry.operations]
         trim(store)
-        return Applied(None, verdicts, store.touched, store.reconfigured, store.happened, previous)
+        return Applied(
+            None,
+            verdicts,
+            store.touched,
+            store.reconfigured,
+            store.happened,
+            previous,
+            store.instructed,
+        )
 
     @property
     def settings(self) -> ClusterSettings:
@@ -222,6 +235,11 @@ class StateMachine:
     def configured(self) -> Mapping[str, ConfiguredQueue]:
         """The queues whose settings are not the default, by name; with or without jobs."""
         return self._store.configured
+
+    @property
+    def instructions(self) -> Mapping[str, tuple[str, int]]:
+        """What workers are told (`operations.INSTRUCTIONS`) and since when, by name."""
+        return self._store.instructions
 
     @property
     def pending(self) -> TimeBuckets[Execution]:

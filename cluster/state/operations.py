@@ -492,6 +492,18 @@ class SkipExpired(Operation, frozen=True, tag=23):
     executions: Sequence[tuple[int, int]]
 
 
+QUIET, TERMINATE = INSTRUCTIONS = ("quiet", "terminate")
+"""What a worker can be told: to claim no more and finish what it has; and then to end."""
+
+
+class InstructWorker(Operation, frozen=True, tag=24):
+    """Tell the worker of this name one of `INSTRUCTIONS`, or, by "", none any more. Verdict:
+    `ChangeStatus`."""
+
+    worker: str
+    instruction: str = ""
+
+
 AnyOperation = (
     CreateJobs
     | CancelJobs
@@ -516,6 +528,7 @@ AnyOperation = (
     | ReportProgress
     | ConfigureQueue
     | SkipExpired
+    | InstructWorker
 )
 
 

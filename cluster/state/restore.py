@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from timeball.cluster.state import limits
+from timeball.cluster.state.instructions import is_sound_instruction
 from timeball.cluster.state.jobs import shared_policy
 from timeball.cluster.state.keys import UNTIL_ENDED, KeyRecord, key_name, window_class
 from timeball.cluster.state.levels import FIRST_LEVEL
@@ -40,6 +41,7 @@ from timeball.cluster.state.snapshot import (
     EXECUTIONS,
     FINISHED,
     HEADER,
+    INSTRUCTED,
     JOBS,
     KEYS,
     MAGIC,
@@ -50,6 +52,7 @@ from timeball.cluster.state.snapshot import (
     ExecutionRecord,
     Header,
     HeldKey,
+    InstructedRecord,
     JobRecord,
     QueueTotals,
 )
@@ -83,6 +86,7 @@ _records: dict[int, msgspec.msgpack.Decoder[Any]] = {
         (HEADER, Header),
         (QUEUES, list[QueueTotals]),
         (CONFIGURED, list[ConfiguredRecord]),
+        (INSTRUCTED, list[InstructedRecord]),
         (JOBS, list[JobRecord]),
         (EXECUTIONS, list[ExecutionRecord]),
         (FINISHED, list[_Place]),
@@ -110,6 +114,7 @@ class Loader:
         self._windows: dict[int, int] = {}
         self._dead = 0
         self._last_death_ms = 0
+        self._last_told_ms = 0
         self._finished = 0
         self._recurring: list[Job] = []
         self._ended_jobs = 0
@@ -151,6 +156,9 @@ class Loader:
         elif kind == CONFIGURED:
             for configured in content:
                 self._configured(configured)
+        elif kind == INSTRUCTED:
+            for instructed in content:
+                self._instructed(instructed)
         elif kind == JOBS:
             for record in content:
                 self._job(record)
@@ -255,6 +263,18 @@ class Loader:
         ):
             _refuse(f"the settings of queue {record.name!r} are not sound")
         store.configured[record.name] = configured
+
+    def _instructed(self, record: InstructedRecord) -> None:
+        store = self._store
+        if (
+            record.worker in store.instructions
+            or not is_sound_instruction(record.worker, record.instruction)
+            or not self._last_told_ms <= record.since_ms <= store.log_time_ms
+            or len(store.instructions) >= limits.MAX_INSTRUCTIONS
+        ):
+            _refuse(f"what worker {record.worker!r} is told is not sound")
+        self._last_told_ms = record.since_ms
+        store.instructions[record.worker] = (record.instruction, record.since_ms)
 
     def _job(self, record: JobRecord) -> None:
         recurrence, execution = record.recurrence, record.execution

@@ -6,7 +6,7 @@ records at the same entry and no entry stalls for it.
 
 from __future__ import annotations
 
-from timeball.cluster.state.limits import TRIM_STEP
+from timeball.cluster.state.limits import INSTRUCTION_KEPT_MS, TRIM_STEP
 from timeball.cluster.state.records import Execution
 from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.store import EndedJob, Store
@@ -28,6 +28,8 @@ def trim(store: Store) -> None:
     store.counters.keys_forgotten += store.keys.trim(now_ms, settings.idempotency_keys, steps)
     store.requests.trim(now_ms, settings.request_memory_ms, settings.request_memory, steps)
     store.claims.trim(now_ms, settings.claim_memory_ms, settings.claim_memory, steps)
+    if store.instructions:
+        _trim_instructions(store, steps)
 
 
 def _trim_finished(store: Store, steps: int) -> None:
@@ -51,6 +53,16 @@ def _drop(store: Store, ended: Execution | EndedJob) -> None:
         assert isinstance(ended, EndedJob)
         store.finished_bytes -= kept_bytes(ended.job)
         store.drop_job(ended.job)
+
+
+def _trim_instructions(store: Store, steps: int) -> None:
+    instructions = store.instructions
+    newest_gone_ms = store.log_time_ms - INSTRUCTION_KEPT_MS
+    for _ in range(min(steps, len(instructions))):
+        worker = next(iter(instructions))
+        if instructions[worker][1] > newest_gone_ms:
+            return
+        del instructions[worker]
 
 
 def _trim_dead(store: Store, steps: int) -> None:

@@ -22,6 +22,7 @@ from timeball.cluster.state.operations import (
     Dates,
     Expire,
     Fail,
+    InstructWorker,
     Lead,
     NewJob,
     ParkTimetables,
@@ -76,7 +77,7 @@ def count_items(operation: AnyOperation) -> int:
             return len(named)
         case Lead() | RaiseLevel() | PauseJob() | ResumeJob() | TriggerJob():
             return 1
-        case UpdateJob() | PutJob() | ConfigureQueue():
+        case UpdateJob() | PutJob() | ConfigureQueue() | InstructWorker():
             return 1
 
 
@@ -112,6 +113,8 @@ def guess_bytes(operation: AnyOperation) -> int:
             return _HEAD
         case ConfigureQueue(name):
             return 2 * _HEAD + len(name) * _CHARACTER
+        case InstructWorker(worker, instruction):
+            return _HEAD + (len(worker) + len(instruction)) * _CHARACTER
         case PauseJob(_, text) | TriggerJob(_, text):
             return _HEAD + len(text) * _CHARACTER
         case BackfillJob(_, _, nominals):

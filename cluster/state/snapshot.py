@@ -51,7 +51,7 @@ from timeball.cluster.state.records import (
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
 
 MAGIC = "timeball-state"
-VERSION = 6
+VERSION = 7
 RECORDS_PER_CHUNK = 250
 BYTES_PER_CHUNK = 262_144
 """A chunk ends with the record that reaches either; a node pauses for one chunk at a time."""
@@ -62,6 +62,7 @@ ENDED_JOB = -1
     HEADER,
     QUEUES,
     CONFIGURED,
+    INSTRUCTED,
     JOBS,
     EXECUTIONS,
     FINISHED,
@@ -70,7 +71,7 @@ ENDED_JOB = -1
     REQUESTS,
     CLAIMS,
     END,
-) = range(11)
+) = range(12)
 
 _encode = msgspec.msgpack.Encoder().encode
 _CHUNK_HEAD = Layout(">BBBI")
@@ -113,6 +114,14 @@ class ConfiguredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     version: int
     charged: int
     charged_ms: int
+
+
+class InstructedRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a worker is told, as dumped."""
+
+    worker: str
+    instruction: str
+    since_ms: int
 
 
 class ExecutionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -298,6 +307,7 @@ class Dump:
             (name, one.settings, one.version, one.charged, one.charged_ms)
             for name, one in store.configured.items()
         ]
+        self._instructed = [(name, *told) for name, told in store.instructions.items()]
         self._shards = store.jobs.shards()
         self._finished = list(store.finished)
         self._dead = list(store.dead)
@@ -362,6 +372,8 @@ class Dump:
             yield QUEUES, _encode(totals)
         for configured in self._configured:
             yield CONFIGURED, _encode(configured)
+        for instructed in self._instructed:
+            yield INSTRUCTED, _encode(instructed)
         for shard in self._shards:
             yield from self._shard(shard)
         for ended in self._finished:

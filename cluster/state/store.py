@@ -94,6 +94,8 @@ class Store:
         """When the budget of runs of the past will be whole again, log-time in microseconds."""
         self.configured: dict[str, ConfiguredQueue] = {}
         """The queues whose settings are not the default."""
+        self.instructions: dict[str, tuple[str, int]] = {}
+        """What workers are told, and the log-time since when, the oldest first."""
         # Derived from the records:
         self.pending: TimeBuckets[Execution] = TimeBuckets(_BUCKET_MS)
         self.timetables: TimeBuckets[Job] = TimeBuckets(_BUCKET_MS)
@@ -112,6 +114,8 @@ class Store:
         self.touched: list[Execution | Job] = []
         self.reconfigured: list[str] = []
         """Queues whose settings changed."""
+        self.instructed: list[str] = []
+        """Workers that were told something, or nothing any more."""
         self.happened = Happenings()
         self._next_job = 0
         self._next_token = 0
@@ -123,6 +127,7 @@ class Store:
         self.log_time_ms = max(self.log_time_ms, log_time_ms)
         self.touched = []
         self.reconfigured = []
+        self.instructed = []
         self.happened = Happenings()
         self._next_job = self._next_token = index * NUMBERED_PER_ENTRY
         self._next_occurrence = self._next_job

@@ -119,8 +119,8 @@ def _make(store: Store, job: Job, item: Advance) -> list[Execution]:
             due_ms = min(nominal_ms + offset_ms, limits.MAX_TIME_MS)
             sequence = store.number_occurrence()
             made.append(store.add_execution(job, nominal_ms, due_ms, sequence))
-        else:  # somebody asked for one at this very instant
-            recurrence.asked.pop(nominal_ms, None)
+        elif origin_of(present) is Origin.TRIGGER:  # at this very instant, as it happens
+            del recurrence.asked[nominal_ms]
     return [execution for execution in made if execution.due_ms <= store.log_time_ms]
 
 

@@ -22,6 +22,7 @@ import msgspec
 from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
+    INSTRUCTIONS,
     Advance,
     AdvanceTimetables,
     AnyOperation,
@@ -40,6 +41,7 @@ from timeball.cluster.state.operations import (
     Fail,
     Failure,
     Fate,
+    InstructWorker,
     KeyRule,
     Lead,
     NewJob,
@@ -206,6 +208,9 @@ class Recorder:
                     return RaiseLevel(7, FIRST_LEVEL)  # does nothing: it is at no such level
                 if rng.random() < 0.2:
                     return Lead(rng.choice("abc"), SETTINGS)
+                if rng.random() < 0.2:
+                    told = rng.choice(["", *INSTRUCTIONS])
+                    return InstructWorker(f"w{rng.randrange(3)}", told)
                 if rng.random() < 0.5:
                     return self.configure()
                 jobs = self.machine.list_jobs(limit=50).items

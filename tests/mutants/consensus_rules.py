@@ -267,6 +267,14 @@ APPLICATION = (
         ["test_raft09_cancelled_futures_break_nothing"],
     ),
     Mutant(
+        "heavy-operations-leave-sources-nothing",
+        "However heavy what waits, every other entry has room for what sources bind.",
+        f"{COMMIT}::GroupCommit._gather",
+        "self._beyond_share = kept > share",
+        "pass",
+        ["test_heavy_operations_that_keep_coming_leave_sources_their_turn"],
+    ),
+    Mutant(
         "proposals-never-expire",
         "Each proposal ends by its deadline, whatever becomes of the cluster (F12, RAFT-17).",
         f"{COMMIT}::GroupCommit._sweep",

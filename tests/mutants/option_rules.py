@@ -75,6 +75,14 @@ RULES = (
         ["test_a_trigger_expires_and_a_backfill_does_not"],
     ),
     Mutant(
+        "a-timetable-takes-backfills-over",
+        "A backfill stays one when its timetable comes to its time later.",
+        f"{TIMETABLES}::_make",
+        "origin_of(present) is Origin.TRIGGER",
+        "recurrence.asked.get(nominal_ms)",
+        ["test_a_backfill_that_the_timetable_comes_to_later_does_not_expire_either"],
+    ),
+    Mutant(
         "expired-in-the-way",
         "What has expired holds up no later occurrence, and makes none give way.",
         f"{TIMETABLES}::settle",

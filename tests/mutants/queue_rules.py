@@ -254,6 +254,14 @@ FORESIGHT = (
         ["test_those_that_want_other_workers_are_not_waited_for"],
     ),
     Mutant(
+        "who-went-takes-room-for-ever",
+        "Who came back and was taken makes room for the next, whatever bounds its key by then.",
+        "cluster/dispatch/ready.py::ReadyWork.take",
+        "self.aside.left(taken)",
+        "pass",
+        ["test_those_who_went_while_there_was_no_limit_take_no_room_of_a_later_one"],
+    ),
+    Mutant(
         "what-stands-aside-is-not-withdrawn",
         "What is cancelled while it stands aside goes to nobody.",
         f"{ASIDE}::Aside.discard",

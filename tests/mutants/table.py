@@ -7,6 +7,7 @@ import dispatch_rules
 import election_rules
 import event_rules
 import http_rules
+import instruction_rules
 import key_rules
 import log_rules
 import membership_rules
@@ -39,6 +40,7 @@ MUTANTS = (
     *timetable_rules.RULES,
     *dispatch_rules.RULES,
     *option_rules.RULES,
+    *instruction_rules.RULES,
     *catchup_rules.RULES,
     *nominal_rules.RULES,
     *http_rules.RULES,

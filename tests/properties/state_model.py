@@ -211,6 +211,7 @@ class Model:
         self.claims = []  # (id, since_ms, grants)
         self.counts = Counter()
         self.queues = {}  # those with settings of their own
+        self.told = {}  # workers
         self.spent = []  # when each run of the past may be forgotten by the budget
 
     def execution(self, hold):
@@ -447,6 +448,16 @@ class Model:
         self.queues[name] = after
         return QueueConfigured(ChangeStatus.CHANGED, at, settings)
 
+    def instruct(self, worker, instruction):
+        if instruction == "":
+            known = self.told.pop(worker, None)
+            return ChangeStatus.CHANGED if known else ChangeStatus.UNCHANGED
+        if not worker or instruction == "sing":
+            return ChangeStatus.INVALID
+        self.told.pop(worker, None)
+        self.told[worker] = (instruction, self.now_ms)
+        return ChangeStatus.CHANGED
+
     def start(self, hold, token):
         one = self.execution(hold)
         if not one:
@@ -610,10 +621,11 @@ class Model:
         for nominal_ms in item.nominals:
             job.fates["made"] += 1
             job.fates["runs"] += 1
-            if nominal_ms in job.executions:
-                job.executions[nominal_ms].origin = Origin.TIMETABLE
-            else:
+            present = job.executions.get(nominal_ms)
+            if present is None:
                 made.append(self.add_execution(job, nominal_ms))
+            elif present.origin is Origin.TRIGGER:
+                present.origin = Origin.TIMETABLE
         for one in made:
             if one.due_ms <= self.now_ms:
                 self.settle(one)

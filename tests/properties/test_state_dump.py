@@ -32,6 +32,7 @@ from timeball.cluster.state.operations import (
     Fail,
     Failure,
     Fate,
+    InstructWorker,
     KeyRule,
     Lead,
     NewJob,
@@ -242,8 +243,12 @@ class Life:
         name = f"q{self.rng.randrange(30)}"
         self.apply(ConfigureQueue(self.rng.choice(["mail", name, name]), -1, change))
 
+    def instruct(self):
+        told = self.rng.choice(["quiet", "terminate", ""])
+        self.apply(InstructWorker(f"w{self.rng.randrange(9)}", told))
+
     STEPS = (
-        configure,
+        *(configure, instruct),
         *(create, claim, claim, claim, start, report_progress, succeed, succeed, fail, fail),
         *(release, expire, replay, skip, cancel, advance, advance),
         *(pause, resume, park, trigger, backfill, update, put, purge),

@@ -24,6 +24,7 @@ from timeball.cluster.state.operations import (
     Every,
     Fail,
     Failure,
+    InstructWorker,
     KeyRule,
     Lead,
     NewJob,
@@ -60,6 +61,7 @@ def a_state() -> StateMachine:
             Succeed([Success(*holds[2], 3 * 4096 + 1)]),
             Fail([Failure(*holds[3], 3 * 4096 + 2, non_retryable=True)]),
             ConfigureQueue("q", 0, QueueChange("", 2, 1, RateLimit(1, 1_000, 5))),
+            InstructWorker("w1", "quiet"),
         ],
         1,
     ):

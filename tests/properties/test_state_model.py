@@ -43,6 +43,7 @@ from timeball.cluster.state.operations import (
     Fail,
     Failure,
     Fate,
+    InstructWorker,
     Lead,
     NewJob,
     ParkTimetables,
@@ -245,6 +246,7 @@ class Driver:
         kept = Counter((e.job.queue, e.state) for e in model.executions())
         assert set(machine.queues) == {job.queue for job in model.jobs.values()}
         self.compare_settings(machine)
+        assert list(machine.instructions.items()) == list(model.told.items())
         keys = Counter((e.job.queue, e.job.key) for e in model.executions() if e.state in HELD)
         for name, counts in machine.queues.items():
             of_key = {key: n for (queue, key), n in keys.items() if queue == name and key}
@@ -496,8 +498,14 @@ class Driver:
         expected = self.model.configure(name, version, change)
         self.add(ConfigureQueue(name, version, change), expected)
 
+    def instruct(self):
+        worker = self.pick(["w1", "w2", "w3", ""])
+        instruction = self.pick(["quiet", "terminate", "", "sing"])
+        expected = self.model.instruct(worker, instruction)
+        self.add(InstructWorker(worker, instruction), expected)
+
     OPERATIONS = (
-        configure,
+        *(configure, instruct),
         *(create, claim, claim, claim, start, report_progress, succeed, fail, fail),
         *(release, expire, expire, cancel, advance, advance, advance, replay, skip, skip),
         *(pause, resume, resume, park, trigger, backfill, update, put, purge),

@@ -119,6 +119,7 @@ SINGLE = st.one_of(
         ),
     ),
     st.builds(ops.PutJob, NAME, NEW_JOB),
+    st.builds(ops.InstructWorker, NAME, st.sampled_from(["", *ops.INSTRUCTIONS])),
     st.builds(
         ops.ConfigureQueue,
         NAME,

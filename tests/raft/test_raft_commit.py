@@ -637,6 +637,18 @@ async def test_a_heavy_operation_is_not_kept_waiting_by_sources_that_always_have
 
 
 @virtual
+async def test_heavy_operations_that_keep_coming_leave_sources_their_turn():
+    bench = Bench(entry_weight=100, max_in_flight=100)
+    for number in range(4):
+        bench.commit.propose(f"heavy{number}", weight=120)
+    bench.commit.add_source(Source(*[(f"s{n}", 25) for n in range(20)]))
+    bench.commit.wake()
+    await asyncio.sleep(0.1)
+    turns = [{name.rstrip("0123456789") for name in entry} for entry in bench.entries()]
+    assert turns[:6] == [{"heavy"}, {"s"}] * 3
+
+
+@virtual
 async def test_a_source_that_fails_loses_nothing_that_was_taken():
     bench = Bench()
     good = Source(("good", 1))

@@ -50,6 +50,9 @@ class InOrder(dict):
     def add(self, item: Any) -> None:
         self.setdefault(item)
 
+    def remove(self, item: Any) -> None:
+        del self[item]
+
     def discard(self, item: Any) -> None:
         self.pop(item, None)
 

@@ -273,6 +273,18 @@ def test_a_trigger_expires_and_a_backfill_does_not(log):
     assert log.machine.job(job).recurrence.skipped == 0, "no time of the timetable"
 
 
+def test_a_backfill_that_the_timetable_comes_to_later_does_not_expire_either(log):
+    job, first_ms = recurring(log, 30_000)
+    past = [first_ms + MINUTE_MS, first_ms + 2 * MINUTE_MS]
+    log.now_ms = past[-1] + 40_000
+    log.apply(BackfillJob(job, 1, past))
+    item = Advance(job, 1, first_ms, past, past[-1], caught_up=2)
+    assert log.apply(AdvanceTimetables([item]))[0][0] is Moved.MOVED
+    for nominal_ms in past:
+        assert expires_ms(log.execution((job, nominal_ms))) == 0
+        assert log.claim((job, nominal_ms)) != [0]
+
+
 # --- changes -------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from timeball.cluster.state.operations import (
     Cron,
     Every,
     Fate,
+    InstructWorker,
     NewJob,
     Timetable,
 )
@@ -65,6 +66,9 @@ def full(log):
     tokens = log.claim(*held, request_id="c")
     log.start(held[1], tokens[1])
     log.cancel(held[2])
+    log.apply(InstructWorker("w1", "quiet"))
+    log.pass_ms(1)
+    log.apply(InstructWorker("w2", "terminate"))
     return log
 
 
@@ -235,6 +239,11 @@ def in_state(records, state):
         (snapshot.DEAD, lambda places: places.reverse()),
         (snapshot.DEAD, lambda places: places.__setitem__(1, places[0])),
         (snapshot.KEYS, lambda keys: keys[0].__setitem__(1, 2**62)),
+        (snapshot.INSTRUCTED, lambda told: told[0].__setitem__(0, "")),
+        (snapshot.INSTRUCTED, lambda told: told[0].__setitem__(1, "sing")),
+        (snapshot.INSTRUCTED, lambda told: told[1].__setitem__(0, "w1")),
+        (snapshot.INSTRUCTED, lambda told: told[1].__setitem__(2, 2**62)),
+        (snapshot.INSTRUCTED, lambda told: told.reverse()),
     ],
 )
 def test_a_state_that_the_rules_can_not_reach_is_refused(full, kind, change):

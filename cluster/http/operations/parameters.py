@@ -31,6 +31,7 @@ PATHS = {
     "execution_id": Parameter("execution_id", Identifier, "As a create or a claim told.", "path"),
     "request_id": Parameter("request_id", Identifier, "As the claim's answer has it.", "path"),
     "queue": Parameter("queue", messages.QueueName, "By its name.", "path"),
+    "worker": Parameter("worker", messages.WorkerName, "By its name.", "path"),
     "name": Parameter("name", messages.JobName, "Of a job, a queue or a node.", "path"),
 }
 """The parts of paths, by name."""

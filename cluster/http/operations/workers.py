@@ -42,6 +42,21 @@ def _report(
     }
 
 
+def _instruct(verb: str, does: str, when: str) -> dict[str, Operation]:
+    """Something that a worker is told."""
+    return {
+        f"POST /v1/workers/{{worker}}/{verb}": Operation(
+            id=f"{verb}Worker",
+            does=does,
+            kind="write",
+            body=messages.InstructionRequest,
+            body_required=False,
+            replies={200: Reply(messages.WorkerDetails, when)},
+            problems=() if verb == "resume" else (FULL,),
+        ),
+    }
+
+
 WORKERS = {
     "POST /v1/claims": Operation(
         id="claimExecutions",
@@ -63,4 +78,13 @@ WORKERS = {
     **_report("complete", "Report success", messages.Successes, messages.SingleSuccess),
     **_report("fail", "Report a failed attempt", messages.Failures, messages.SingleFailure),
     **_report("release", "Give an execution back", messages.Holds, messages.SingleHold),
+    "GET /v1/workers/{worker}": Operation(
+        id="getWorker",
+        does="Look at what a worker is told",
+        kind="read",
+        replies={200: Reply(messages.WorkerDetails, "What it is told: nothing, most are.")},
+    ),
+    **_instruct("quiet", "Tell a worker to claim no more", "It gets no more executions."),
+    **_instruct("terminate", "Tell a worker to end", "It gets no more executions."),
+    **_instruct("resume", "Take back what a worker is told", "It is told nothing any more."),
 }

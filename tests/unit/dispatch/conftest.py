@@ -274,11 +274,21 @@ class World:
         (hold,) = await self.create(NewJob(queue, b"\xc0", retry=policy, **rest))
         return hold
 
-    def asking(self, queue="q", *, n=1, wait_ms=60_000, request_id="", lease_ms=10_000, offered=()):
+    def asking(
+        self,
+        queue="q",
+        *,
+        n=1,
+        wait_ms=60_000,
+        request_id="",
+        lease_ms=10_000,
+        offered=(),
+        worker="w",
+    ):
         """A claim under way: its task."""
         request = ClaimRequest(
             queue=queue,
-            worker="w",
+            worker=worker,
             request_id=request_id,
             max_executions=n,
             wait_ms=wait_ms,

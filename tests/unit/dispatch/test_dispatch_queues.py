@@ -247,6 +247,22 @@ async def test_what_comes_to_require_something_else_leaves_its_place(world):
     assert hold_of(lease) == holds[1]
 
 
+async def test_those_who_went_while_there_was_no_limit_take_no_room_of_a_later_one(world):
+    await configure(world, max_concurrency_per_key=1)
+    for _ in range(4):
+        await keyed(world, "a")
+    (lease,) = await world.claim(n=9)
+    await configure(world, max_concurrency_per_key=0)
+    for each in (lease, *await world.claim(n=9)):
+        await world.succeed(each)
+    await configure(world, max_concurrency_per_key=1)
+    first, second = [await keyed(world, "a") for _ in range(2)]
+    (lease,) = await world.claim(n=9)
+    assert hold_of(lease) == first
+    await world.succeed(lease)
+    assert [hold_of(one) for one in await world.claim(n=9)] == [second]
+
+
 async def test_many_that_stand_aside_are_met_a_bounded_number_at_a_time(world):
     await world.lead(2, executions_per_entry=50)
     await configure(world, max_concurrency_per_key=1)

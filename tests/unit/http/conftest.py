@@ -23,6 +23,7 @@ from timeball.cluster.http.occurrences import Occurrences
 from timeball.cluster.http.queues import Queues
 from timeball.cluster.http.services import Services
 from timeball.cluster.http.waiting import Ends
+from timeball.cluster.http.workers import Workers
 from timeball.cluster.state.operations import AdvanceTimetables
 
 
@@ -94,6 +95,7 @@ class Desk:
         self.services = services
         nouns = (
             *(Jobs, Changes, Occurrences, Queues, Explanations, Executions, Claims, DeadLetters),
+            Workers,
         )
         self.application = Application(
             [route for noun in nouns for route in noun(services).routes()],
