@@ -174,7 +174,7 @@ def test_raft_08_a_damaged_entry_is_applied_whole_or_not_at_all(at, byte, cut):
 
 def test_every_operation_is_fuzzed():
     assert isinstance(OPERATIONS, msgspec.inspect.UnionType)
-    assert len(OPERATIONS.types) == 23
+    assert len(OPERATIONS.types) == 24
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))
