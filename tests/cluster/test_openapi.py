@@ -60,6 +60,7 @@ OWN_RULES = (
     *("job_id", "died_after", "died_before", r"retry\.delays_ms", r"retry\.max_ms"),
     *("idempotency", "idempotency_key", "idempotency-key", "timeball-request-id", "if-none-match"),
     *("last-event-id", "due_after", "due_before", "created_after", "created_before"),
+    "expires_at",
 )
 """Fields with rules beyond their schema: what it admits may still be refused for these."""
 FRACTION = r"Expected `int\b.*`, got `float`"
