@@ -48,6 +48,8 @@ class RecordingClient(Client):
         self.recorder = recorder
         self._name = name or recorder.source
         self._requests = 0
+        self._first_sent_us: dict[str, int] = {}
+        """When claims were first sent that have had no answer, by their request id."""
 
     def name_request(self) -> str:
         """A new request id, for a `submit` that may have to be repeated."""
@@ -145,8 +147,12 @@ class RecordingClient(Client):
         timeout_ms: int | None = None,
         tags: Sequence[str] = (),
     ) -> messages.Claimed:
-        """Claim, and record every delivery before the worker gets hold of it."""
-        sent_us = self.recorder.clock_us()
+        """Claim, and record every delivery before the worker gets hold of it.
+
+        A worker repeats a claim that had no answer: what comes may have been granted to the first.
+        """
+        request_id = request_id or self.new_request_id()
+        sent_us = self._first_sent_us.setdefault(request_id, self.recorder.clock_us())
         claimed = await super().claim(
             worker=worker,
             queue=queue,
@@ -157,6 +163,7 @@ class RecordingClient(Client):
             timeout_ms=timeout_ms,
             tags=tags,
         )
+        self._first_sent_us.pop(request_id, None)
         received_us = self.recorder.clock_us()
         for delivery in claimed.executions:
             self.recorder.record(
