@@ -36,6 +36,12 @@ class Claim(Request, frozen=True, kw_only=True):
     tags: Annotated[tuple[Tag, ...], Meta(max_length=MAX_OFFERED)] = ()
 
 
+class Withdrawals(Request, frozen=True):
+    """Claims that nobody waits for any more, by their request ids."""
+
+    request_ids: Annotated[list[RequestId], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
 class Delivery(Answer, frozen=True):
     """A leased execution. `token` decides whose report counts: send it with every report.
 

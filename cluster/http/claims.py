@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 
 from timeball.client import messages
 from timeball.cluster.dispatch.errors import TooManyClaims
 from timeball.cluster.dispatch.waiting import ClaimRequest
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.exchange import Answered, Request, read_request_id
-from timeball.cluster.http.executions import answer_report
+from timeball.cluster.http.executions import answer_report, report_all
 from timeball.cluster.http.paging import read_query
 from timeball.cluster.http.problems import cluster_full
 from timeball.cluster.http.routes import Route
@@ -17,9 +18,9 @@ from timeball.cluster.http.services import Services
 from timeball.cluster.http.views import delivery
 from timeball.cluster.http.workers import instruction_of
 from timeball.cluster.state import operations
-from timeball.cluster.state.verdicts import Verdict
 
 _claim = BodyDecoder(messages.Claim)
+_withdrawals = BodyDecoder(messages.Withdrawals)
 
 
 class Claims:
@@ -32,12 +33,12 @@ class Claims:
         """The table of this noun."""
         return [
             Route(method="POST", pattern="/v1/claims", handler=self.claim, leader=True, write=True),
-            Route(
-                method="POST",
-                pattern="/v1/claims/{request_id}/withdraw",
-                handler=self.withdraw,
-                leader=True,
-                write=True,
+            *(
+                Route(method="POST", pattern=pattern, handler=handler, leader=True, write=True)
+                for pattern, handler in (
+                    ("/v1/claims/withdraw", self.withdraw_many),
+                    ("/v1/claims/{request_id}/withdraw", self.withdraw),
+                )
             ),
         ]
 
@@ -76,16 +77,31 @@ class Claims:
         )
 
     async def withdraw(self, request: Request) -> Answered:
-        """Release what is held under a claim's request id: nobody is left to take it.
-
-        A node that forwarded the claim asks for this when its client has gone away. What is
-        still on its way into the log is not held yet: that answer finds its connection closed.
-        """
+        """Release what is held under a claim's request id: nobody is left to take it."""
         read_query(request.query, ())
-        held = self._services.state.remembered_claim(request.parameters["request_id"]) or ()
-        verdicts = await self._services.propose(operations.Release(list(held))) if held else ()
+        return await self._withdraw([request.parameters["request_id"]])
+
+    async def withdraw_many(self, request: Request) -> Answered:
+        """The same for several claims, as a node asks for whose clients have gone away."""
+        read_query(request.query, ())
+        body: messages.Withdrawals = _withdrawals.decode(request.body, request.body_form)
+        return await self._withdraw(body.request_ids)
+
+    async def _withdraw(self, request_ids: Iterable[str]) -> Answered:
+        """Release what is held under these request ids.
+
+        What is still on its way into the log is not held yet: that answer finds its connection
+        closed.
+        """
+        remembered = self._services.state.remembered_claim
+        held = [
+            hold
+            for request_id in dict.fromkeys(request_ids)
+            for hold in remembered(request_id) or ()
+        ]
+        verdicts = await report_all(self._services.propose, operations.Release, held)
         results = [
-            answer_report(messages.encode_execution_id(job, nominal_ms), Verdict(verdict))
+            answer_report(messages.encode_execution_id(job, nominal_ms), verdict)
             for (job, nominal_ms, _), verdict in zip(held, verdicts, strict=True)
         ]
         return Answered(message=messages.Reports(results=results))

@@ -24,7 +24,7 @@ from timeball.cluster.http.paging import (
     write_cursor,
 )
 from timeball.cluster.http.routes import Route
-from timeball.cluster.http.services import Services, propose_all
+from timeball.cluster.http.services import Propose, Services, propose_all
 from timeball.cluster.http.views import EXECUTION_STATES, execution_state, execution_view
 from timeball.cluster.http.waiting import APPLIED, preferred_wait_s
 from timeball.cluster.state import operations
@@ -52,6 +52,8 @@ _VERDICTS: dict[Verdict, tuple[messages.ReportVerdict, int]] = {
 Ids = Sequence[str]
 Items = Sequence[Any]
 Reporting = Awaitable[list[messages.Report]]
+Kind = Callable[[list[Any]], operations.AnyOperation]
+"""An operation that is a batch of reports."""
 Report = Callable[[Ids, Items, str], Awaitable[list[Any]]]
 """Reports on the executions of these ids, in the order of the ids; `prefix` begins the name of a
 field of an item, with its place where there are several."""
@@ -214,7 +216,7 @@ class Executions:
         ids: Ids,
         items: Items,
         build: Callable[[int, int, Any, int], Any],
-        kind: Callable[[list[Any]], operations.AnyOperation],
+        kind: Kind,
     ) -> list[messages.Report]:
         """Propose one report for each id that can name an execution; answer all."""
         built: list[Any] = []
@@ -226,11 +228,7 @@ class Executions:
                 nothing.add(place)  # it names nothing that ever existed: unknown
             else:
                 built.append(build(job, nominal_ms, item, place))
-        verdicts: Sequence[Verdict] = ()
-        if built:
-            parts = [kind(part) for part in _split(built)]
-            answers = await propose_all(self._services.propose, parts)
-            verdicts = answers[0] if len(answers) == 1 else [*chain.from_iterable(answers)]
+        verdicts = await report_all(self._services.propose, kind, built)
         if nothing:
             known = iter(verdicts)
             verdicts = [_UNKNOWN if place in nothing else next(known) for place in range(len(ids))]
@@ -304,6 +302,14 @@ def _single_handler(report: Report, single: type[Any]) -> Handler:
         return Answered(answer)
 
     return handle
+
+
+async def report_all(propose: Propose, kind: Kind, items: list[Any]) -> Sequence[Verdict]:
+    """Propose reports in as few operations as hold them; their verdicts, in order."""
+    if not items:
+        return ()
+    answers = await propose_all(propose, [kind(part) for part in _split(items)])
+    return answers[0] if len(answers) == 1 else [*chain.from_iterable(answers)]
 
 
 def answer_report(execution_id: str, verdict: Verdict) -> messages.Report:

@@ -18,7 +18,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -27,8 +26,15 @@ from yarl import URL
 from timeball.client import messages
 from timeball.client.errors import OutcomeUnknown, TimeballError, Unavailable
 from timeball.cluster.http.codec import BodyDecoder
-from timeball.cluster.http.exchange import HOPS, REQUEST_ID, Request, Response
+from timeball.cluster.http.exchange import (
+    HOPS,
+    REQUEST_ID,
+    Request,
+    Response,
+    read_request_id,
+)
 from timeball.cluster.http.problems import ELECTION_MS
+from timeball.cluster.http.withdrawals import Withdrawals
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +42,6 @@ MAX_CONNECTIONS = 2_000
 CONNECT_TIMEOUT_S = 1.0
 ANSWER_TIMEOUT_S = 75.0
 """Longer than the longest long-poll."""
-WITHDRAW_PAUSES_S = (0.05, 0.5, 2.0)
-"""Before a withdrawal that failed is tried again."""
-MAX_CLEANUPS = 1_000
 LOOK_S = 0.05
 """How often it is looked whether what was asked leads still, while requests are under way."""
 _PASSED_ON = (
@@ -57,7 +60,7 @@ class Forwarder:
         self._leader_url = leader_url
         self._me = me
         self._session: aiohttp.ClientSession | None = None
-        self._cleanups: set[asyncio.Task[None]] = set()
+        self._withdrawals = Withdrawals(self._send_withdrawals)
         self._claims: set[asyncio.Task[Response]] = set()
         self._closing = False
         self._under_way: dict[asyncio.Timeout, str] = {}
@@ -87,9 +90,7 @@ class Forwarder:
         """Give up what is under way and close the pool."""
         if self._looking is not None:
             self._looking.cancel()
-        for task in list(self._cleanups):
-            task.cancel()
-        await asyncio.gather(*self._cleanups, return_exceptions=True)
+        await self._withdrawals.stop()
         if self._session is not None:
             await self._session.close()
 
@@ -162,7 +163,7 @@ class Forwarder:
         loop = asyncio.get_running_loop()
         leader = self._leader_url()
         for limit, url in self._under_way.items():
-            if url != leader:
+            if url != leader and limit.when() is None:  # once: an expired limit cannot be moved
                 limit.reschedule(loop.time())
         self._looking = loop.call_later(LOOK_S, self._look) if self._under_way else None
 
@@ -179,12 +180,12 @@ class Forwarder:
             response = await sending
         except asyncio.CancelledError as error:
             # Its answer may have left the leader in this very moment.
-            self._clean_up(self._withdraw(url, claim))
+            self._withdraw(claim)
             if not self._closing:
                 raise  # the client has gone
             raise Unavailable("this node is stopping", retry_after_ms=ELECTION_MS) from error
         if response.status == 200:
-            response.undelivered = lambda: self._clean_up(self._withdraw(url, claim))
+            response.undelivered = lambda: self._withdraw(claim)
         return response
 
     def _named_claim(self, request: Request) -> Request:
@@ -192,32 +193,17 @@ class Forwarder:
         headers = {REQUEST_ID: uuid.uuid4().hex, **request.headers}
         return msgspec.structs.replace(request, headers=headers)
 
-    def _clean_up(self, work: Coroutine[Any, Any, None]) -> None:
-        if len(self._cleanups) >= MAX_CLEANUPS:
-            work.close()
-            _log.warning("too many claims to withdraw: one is left to its lease")
-            return
-        task = asyncio.get_running_loop().create_task(work)
-        self._cleanups.add(task)
-        task.add_done_callback(self._cleanups.discard)
-
-    async def _withdraw(self, url: str, claim: Request) -> None:
-        """Have the leader release what the claim was granted; tried again, for a connection may
-        be lost under way. The lease bounds what fails each time."""
+    def _withdraw(self, claim: Request) -> None:
         try:
-            body = _claims.decode(claim.body, claim.body_form)
+            body: messages.Claim = _claims.decode(claim.body, claim.body_form)
+            request_id = read_request_id(claim, body.request_id)
         except TimeballError as error:  # the leader has refused it as well
             _log.info("a claim could not be withdrawn: %s", error)
             return
-        request_id = body.request_id or claim.headers[REQUEST_ID]
-        path = f"/v1/claims/{quote(request_id, safe='')}/withdraw"
-        for pause_s in (*WITHDRAW_PAUSES_S, None):
-            try:
-                await self._send(url, Request(method="POST", path=path), write=True)
-                return
-            except TimeballError as error:
-                if pause_s is None:
-                    _log.info("a claim could not be withdrawn and is left to its lease: %s", error)
-                    return
-            await asyncio.sleep(pause_s)
-            url = self._leader_url() or url
+        self._withdrawals.add(request_id)
+
+    async def _send_withdrawals(self, request: Request) -> Response:
+        url = self._leader_url()
+        if url is None:
+            raise Unavailable("no leader is known", retry_after_ms=ELECTION_MS)
+        return await self._send(url, request, write=True)

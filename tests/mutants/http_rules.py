@@ -3,6 +3,7 @@
 from mutant import Mutant
 
 FORWARD = "cluster/http/forward.py"
+WITHDRAWALS = "cluster/http/withdrawals.py"
 FRESHNESS = "cluster/http/freshness.py"
 
 RULES = (
@@ -26,16 +27,40 @@ RULES = (
         "deposed-leader-is-waited-for",
         "What waits for a node that leads no more is given up.",
         f"{FORWARD}::Forwarder._look",
-        "if url != leader:",
+        "if url != leader and limit.when() is None:",
         "if False:",
         ["test_the_limit_of_a_request_is_the_leadership_of_who_was_asked"],
+    ),
+    Mutant(
+        "expired-limit-is-moved",
+        "One that is slow to give up stops no other from it.",
+        f"{FORWARD}::Forwarder._look",
+        "if url != leader and limit.when() is None:",
+        "if url != leader:",
+        ["test_one_that_is_slow_to_give_up_stops_no_other_from_it"],
+    ),
+    Mutant(
+        "failed-withdrawal-is-forgotten",
+        "A withdrawal that the leader has not taken is tried again.",
+        f"{WITHDRAWALS}::Withdrawals._tell",
+        "self._owed = {**kept, **self._owed}",
+        "pass",
+        ["test_what_fails_is_tried_again"],
+    ),
+    Mutant(
+        "refused-withdrawal-is-done",
+        "A withdrawal that the leader answers by a refusal is not done.",
+        f"{WITHDRAWALS}::Withdrawals._tell",
+        "if response.status == 200:",
+        "if True:",
+        ["test_what_fails_is_tried_again"],
     ),
     Mutant(
         "leader-is-not-waited-for",
         "What waits for the leader waits on while it leads.",
         f"{FORWARD}::Forwarder._look",
-        "if url != leader:",
-        "if True:",
+        "if url != leader and limit.when() is None:",
+        "if limit.when() is None:",
         ["test_the_limit_of_a_request_is_the_leadership_of_who_was_asked"],
     ),
     Mutant(

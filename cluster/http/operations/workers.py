@@ -73,6 +73,13 @@ WORKERS = {
         kind="write",
         replies={200: Reply(messages.Reports, "A verdict for each execution that was held.")},
     ),
+    "POST /v1/claims/withdraw": Operation(
+        id="withdrawClaims",
+        does="Give back what claims still hold: a batch",
+        kind="write",
+        body=messages.Withdrawals,
+        replies={200: Reply(messages.Reports, "A verdict for each execution that was held.")},
+    ),
     **_report("start", "Tell that work has begun", messages.Holds, messages.SingleHold),
     **_report("heartbeat", "Extend a lease", messages.Heartbeats, messages.SingleBeat),
     **_report("complete", "Report success", messages.Successes, messages.SingleSuccess),
