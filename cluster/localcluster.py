@@ -277,6 +277,19 @@ class LocalCluster:
                     await asyncio.sleep(POLL_S)
             await self.leader(timeout_s)
 
+    async def caught_up(
+        self, names: Sequence[str] | None = None, timeout_s: float = START_S
+    ) -> None:
+        """Wait until nodes have applied all that anybody was answered; raises TimeoutError.
+
+        A node that is ready may still be a little behind.
+        """
+        async with asyncio.timeout(timeout_s):
+            for name in self.names if names is None else names:
+                strong = f"{self.url(name)}/v1/cluster?consistency=strong"
+                while await self._get(strong) is None:  # noqa: ASYNC110 — another process
+                    await asyncio.sleep(POLL_S)
+
     def log_end(self, name: str, characters: int = 1_000) -> str:
         """The last lines of a node's log."""
         path = self.log_path(name)

@@ -130,6 +130,7 @@ class Trial:
             leader = cluster.url(await cluster.leader())
             before = await scrape(session, leader)
             await self._haunt(cluster, client, ghosts)
+            await cluster.caught_up()  # a node that is behind would still show leases
             after = await scrape(session, leader)
             at_end = [await scrape(session, url) for url in cluster.urls]
         return Report(

@@ -57,7 +57,7 @@ async def test_jobs_run_fail_die_replay_and_are_cancelled(tmp_path: Path) -> Non
         return kind
 
     cluster = LocalCluster.in_folder(tmp_path)
-    async with cluster, Client(cluster.urls) as client:
+    async with cluster, Client(cluster.urls, read_your_writes=True) as client:
         async with Worker(client, "default", handler, lease_ms=1_500):
             plain = await client.create(payload="plain")
             flaky = await client.create(payload="flaky", retry=QUICK)
@@ -76,9 +76,8 @@ async def test_jobs_run_fail_die_replay_and_are_cancelled(tmp_path: Path) -> Non
             await until(client, endless.job_id, "cancelled")
         view = await client.execution(plain.execution_id)
         assert (view.result, view.attempts[0].outcome) == ("plain", "succeeded")
-        told = await asyncio.to_thread(
-            CliRunner().invoke, main, ["execution", "list", "--url", cluster.urls[1]]
-        )
+        words = ["execution", "list", "--consistency", "strong", "--url", cluster.urls[1]]
+        told = await asyncio.to_thread(CliRunner().invoke, main, words)
         assert told.exit_code == 0
         assert plain.execution_id in told.stdout
 

@@ -67,8 +67,10 @@ class Load:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def check(self, url: str) -> None:
-        """All that was acknowledged is there."""
+    async def check(self, name: str) -> None:
+        """All that was acknowledged is there, on a node that has had the time to apply it."""
+        await self._cluster.caught_up([name])
+        url = self._cluster.url(name)
         async with aiohttp.ClientSession() as session:
             for job in self.acknowledged:
                 async with session.get(f"{url}/v1/jobs/{job}") as answer:
@@ -127,8 +129,7 @@ async def test_a_node_with_an_empty_disk_joins_under_load_and_nothing_is_lost(
     await cluster.kill(leader)  # what joined is needed now
     await load.more()
     await load.end()
-    url = cluster.url(await cluster.leader())
-    await load.check(url)
+    await load.check(await cluster.leader())
 
 
 async def test_two_empty_disks_of_three_found_no_cluster_and_lose_nothing(
@@ -165,7 +166,7 @@ async def test_two_empty_disks_of_three_found_no_cluster_and_lose_nothing(
     kept.rename(cluster.settings.data_dir(mislaid))
     await cluster.start_node(mislaid)
     await cluster.wait_ready()
-    await load.check(cluster.url(lost))
+    await load.check(lost)
 
 
 async def test_a_cluster_goes_on_from_the_one_disk_that_is_left(cluster: LocalCluster) -> None:
@@ -173,7 +174,7 @@ async def test_a_cluster_goes_on_from_the_one_disk_that_is_left(cluster: LocalCl
     await load.more()
     await load.end()
     survivor, *lost = cluster.names
-    await asyncio.sleep(0.2)  # what the survivor has not received would be lost
+    await cluster.caught_up([survivor])  # what it has not received would be lost
     for name in cluster.names:
         await cluster.kill(name)
     for name in lost:
@@ -188,4 +189,4 @@ async def test_a_cluster_goes_on_from_the_one_disk_that_is_left(cluster: LocalCl
     for name in cluster.names:
         await cluster.start_node(name)
     await cluster.wait_ready()
-    await load.check(cluster.url(lost[0]))
+    await load.check(lost[0])

@@ -111,6 +111,7 @@ async def test_raft07_full_disks_are_told_as_507_and_come_back_by_themselves(
             status, job, _ = await create(session, cluster.url(leader), number)
             assert status == 201
             jobs.append(job["job_id"])
+        await cluster.caught_up()  # what a node has not received it cannot take once it is full
 
         # One is low: another leads, and nobody but who looks at its readiness notices.
         fill(small_disks / leader, MARK // 2)
@@ -148,6 +149,7 @@ async def test_raft07_full_disks_are_told_as_507_and_come_back_by_themselves(
         assert {name: cluster.pid(name) for name in NAMES} == pids, "nobody had to be restarted"
         assert all(cluster.running(name) for name in NAMES)
         await create_until(session, cluster.urls, 201)
+        await cluster.caught_up(["b"])
         for job in jobs:
             assert await status_of(session, f"{cluster.urls[1]}/v1/jobs/{job}") == 200
 

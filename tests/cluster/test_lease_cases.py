@@ -111,7 +111,7 @@ async def test_leas_03_a_completion_whose_answer_is_lost_can_be_repeated_anywher
     """The connection goes after the commit; then another result; then after the trimming."""
     limits = {"keep_finished": 1}
     cluster = LocalCluster.in_folder(tmp_path, limits=limits)
-    async with cluster, Client(cluster.urls) as client:
+    async with cluster, Client(cluster.urls, read_your_writes=True) as client:
         await client.create(queue="repeats")
         held = await claim(client, "repeats", lease_ms=LONG_LEASE_MS)
         item = Success(held.execution_id, held.token, result={"n": 1})
@@ -219,7 +219,7 @@ async def test_leas_11_a_lease_is_bounded_and_told_as_a_length(
 async def test_leas_11_past_its_timeout_an_attempt_is_lost_however_long_its_lease(
     shared_cluster: LocalCluster,
 ) -> None:
-    async with Client(shared_cluster.urls) as client:
+    async with Client(shared_cluster.urls, read_your_writes=True) as client:
         await client.create(queue="timed", timeout_ms=1_000)
         held = await claim(client, "timed", lease_ms=3_600_000)
         path = f"{shared_cluster.urls[0]}/v1/executions/{held.execution_id}/heartbeat"

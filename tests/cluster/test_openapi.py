@@ -121,7 +121,8 @@ class Fuzzed:
     """The cluster, and things in it that requests can be about: anew for every kind of request."""
 
     def __init__(self, cluster: LocalCluster) -> None:
-        self.urls, self.node = itertools.cycle(cluster.urls), cluster.names[0]
+        self.nodes, self.node = cluster.urls, cluster.names[0]
+        self.urls = itertools.cycle(self.nodes)
         self.session = requests.Session()
         self.session.trust_env = False  # to look for proxies takes longer than to ask
         self.counts: Counter[tuple[str, int]] = Counter()
@@ -180,6 +181,8 @@ class Fuzzed:
             "request_id": [claimed["request_id"]],
             "name": ["aim", self.node],
         }
+        for _ in self.nodes:  # each of them has it, whichever is asked
+            self._post("/v1/cluster?consistency=strong", None, "GET")
 
     def _post(self, path: str, body: Any, method: str = "POST") -> Any:
         answer = self.session.request(method, next(self.urls) + path, json=body, timeout=ANSWER_S)

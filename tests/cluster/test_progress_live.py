@@ -24,14 +24,16 @@ async def test_progress_of_a_handler_is_in_the_views_of_its_execution(
         context.progress({"rows": 20, "of": [1.5, None, "é"]})
         await go_on.wait()
 
-    async with Client(shared_cluster.urls) as client:
+    async with Client(shared_cluster.urls, read_your_writes=True) as client:
         created = await client.create(queue="progress")
         async with Worker(client, "progress", handler, lease_ms=60_000):
             for url in shared_cluster.urls:
                 async with Client(url) as reader:
                     async with asyncio.timeout(20):
                         while True:
-                            view = await reader.execution(created.execution_id)
+                            view = await reader.execution(
+                                created.execution_id, min_index=client.seen_index
+                            )
                             if view.attempts and view.attempts[-1].progress is not None:
                                 break
                             await asyncio.sleep(0.02)

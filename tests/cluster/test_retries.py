@@ -81,7 +81,7 @@ async def test_retr_03_a_job_that_kills_its_workers_is_dead_after_its_attempts(
                     worker.kill()
                     await worker.wait()
 
-    async with cluster, Client(cluster.urls) as client:
+    async with cluster, Client(cluster.urls, read_your_writes=True) as client:
         retry = Retry(max_attempts=5, initial_ms=50, backoff="fixed")
         killer = await client.create(queue="fatal", payload="kill", retry=retry)
         others = [await client.create(queue="fatal", retry=retry) for _ in range(20)]
@@ -111,7 +111,7 @@ async def test_many_dead_letters_are_replayed_and_purged_by_what_they_died_of(
             raise NonRetryable("down") if context.payload % 2 else KeyError("wrong")
 
     cluster = LocalCluster.in_folder(tmp_path)
-    async with cluster, Client(cluster.urls) as client:
+    async with cluster, Client(cluster.urls, read_your_writes=True) as client:
         retry = Retry(max_attempts=1)
         await client.create_many([NewJob(payload=number, retry=retry) for number in range(2_500)])
 

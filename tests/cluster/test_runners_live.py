@@ -135,7 +135,8 @@ async def test_a_stopping_worker_lets_commands_end_and_releases_what_does_not(
             assert process.returncode == 0, told.decode()
         view = await ended(client, short.execution_id or "")
         assert view.state == "succeeded"
-        view = await client.execution(long.execution_id or "")
+        # The worker was told that it is released, not this client.
+        view = await client.execution(long.execution_id or "", consistency="strong")
         assert view.attempts[-1].outcome == "released", view
 
 
@@ -207,7 +208,7 @@ async def test_the_guide_runs(shared_cluster, tmp_path: Path) -> None:
 
         await until(copied)
         async with Client(shared_cluster.urls, read_your_writes=True) as client:
-            job = await client.job_by_name("nightly-backup")
+            job = await client.job_by_name("nightly-backup", consistency="strong")
 
             async def succeeded() -> bool:
                 return any(

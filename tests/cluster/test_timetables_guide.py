@@ -76,7 +76,11 @@ async def test_the_guide_runs(tmp_path: Path) -> None:
     assert {kind for kind, _ in blocks} == {"python", "sh", "text"}
     tools = tools_in(tmp_path / "tools")
     cluster = LocalCluster.in_folder(tmp_path)
-    async with asyncio.timeout(LIMIT_S), cluster, Client(cluster.urls) as client:
+    async with (
+        asyncio.timeout(LIMIT_S),
+        cluster,
+        Client(cluster.urls, read_your_writes=True) as client,
+    ):
         await cluster.leader()
         names: dict[str, Any] = {"client": client}
         environment = {

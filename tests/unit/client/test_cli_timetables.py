@@ -287,13 +287,22 @@ def test_a_preview_that_never_fires(kit) -> None:
     assert result.stdout.endswith("\n\nnever fires\n")
 
 
-@pytest.mark.parametrize("words", ["get", "pause", "trigger", "explain", "cancel"])
-def test_a_job_may_be_named(kit, words) -> None:
+@pytest.mark.parametrize(
+    ("words", "fresh"),
+    [
+        *((word, {"consistency": "strong"}) for word in ("pause", "trigger", "cancel")),
+        *((word, {}) for word in ("get", "explain")),
+        ("get --min-index 5", {"min_index": "5"}),
+        ("explain --consistency strong", {"consistency": "strong"}),
+    ],
+)
+def test_a_job_may_be_named(kit, words, fresh) -> None:
+    """What acts finds the job that has the name now, a read as fresh a one as it asks for."""
     with kit.serving() as peer:
         peer.then("/v1/jobs/by-name/nightly", kit.Answer(200, JOB))
-        call("job", words, "--name", "nightly", url=peer.url)
+        call("job", *words.split(), "--name", "nightly", url=peer.url)
     named, then = peer.seen
-    assert named.method == "GET"
+    assert (named.method, named.query) == ("GET", fresh)
     assert then.path.startswith("/v1/jobs/7")
 
 
