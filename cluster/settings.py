@@ -94,8 +94,9 @@ class Process(_Table, frozen=True):
     data_dir: Annotated[str, Meta(pattern=_PATH)] = "data/{node}"
     """Where the node keeps its log; `{node}` stands for its name. Relative to the file."""
     log_level: LogLevel = "info"
-    commit_spacing_ms: Annotated[int, Meta(ge=0, le=1_000)] = 3
-    """The least time between two entries of the log; an idle cluster writes at once."""
+    commit_spacing_ms: Annotated[int, Meta(ge=0, le=1_000)] = 5
+    """The least time between two entries of the log; two fifths of it after one that held next to
+    nothing, or was full. An idle cluster writes at once."""
     commit_entry_items: Annotated[int, Meta(ge=250, le=4_096)] = 750
     """The most jobs, leases and ends of executions in one entry; down to 250 of them where it takes
     more than 3 ms to apply these."""

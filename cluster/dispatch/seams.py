@@ -94,7 +94,7 @@ class DispatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     lead_ms: int = 20
     """How long before its due time an execution may be leased to a claim that waits, so that
     the lease is committed by then; 0: not before. It should cover a commit."""
-    lead_span_ms: int = 2
+    lead_span_ms: int = 1
     """Executions leased ahead go to one claim if their due times lie no further apart: it is
     answered at the last of them."""
     at_once_ms: int = 100

@@ -1,9 +1,10 @@
 """Group commit: many operations, one entry of the log, one verdict for each.
 
 An idle node writes an entry at the end of the turn in which an operation came. Under load entries
-keep a least spacing and few are in flight, so what comes meanwhile gathers: the busier, the larger
-the entries. Sources are asked at the very moment an entry is put together, so that what they bind
-(waiting claims to ready work) is bound to the latest state.
+keep their distance and few are in flight, so what comes meanwhile gathers: the busier, the larger
+the entries. After an entry of few items the distance is shorter, for there is little to gather, and
+after a full one, for the next is full as well. Sources are asked at the very moment an entry is put
+together, so that what they bind (waiting claims to ready work) is bound to the latest state.
 
 Who brings new work asks `congested` first: what came before must not wait for long, and what
 finishes it must have its place. So a busy node refuses the work that it has not begun, and is left
@@ -45,6 +46,11 @@ Objection: TypeAlias = Callable[[Any], ConsensusError | None]
 _PENDING_SHARE = 0.5
 """What waiting proposals may take of an entry while sources want a part of it."""
 
+
+_CLOSEST = 0.4
+"""Of the spacing: what an entry keeps from one that held next to nothing, or was full."""
+_BUSY_ITEMS = 30
+"""From an entry of so many items, or more, the next one keeps the whole spacing."""
 
 _PACE_SHARE = 0.3
 """What the latest entry counts in the pace at which the queue is drained."""
@@ -350,10 +356,16 @@ class GroupCommit(Observer):
         weight = sum(proposal.room for proposal in proposals)
         self._in_flight.append(_Written(index, term, proposals, weight, room, bool(self._pending)))
         self._in_flight_room += room
-        self._not_before = self._clock() + self._settings.spacing_s
+        self._not_before = self._clock() + self._spacing_s(weight)
         self.entries += 1
         self.operations += len(proposals)
         self._watch_deadlines()
+
+    def _spacing_s(self, weight: int) -> float:
+        """How far the next entry keeps from one of so many items."""
+        full = self._pending or 4 * weight > 3 * self._entry_room
+        busy = 0.0 if full else min(1.0, weight / _BUSY_ITEMS)
+        return self._settings.spacing_s * (_CLOSEST + (1 - _CLOSEST) * busy)
 
     def _encoded(self, proposals: list[_Proposal]) -> bytes:
         try:

@@ -257,9 +257,9 @@ async def test_oper_04_all_nodes_end_at_once_in_the_middle_of_commits_and_snapsh
     assert not any("Traceback" in text for text in log_of(cluster))
 
 
-SPACING_MS, ENTRY_ITEMS = 100, 250
+SPACING_MS, ENTRY_ITEMS = 250, 250
 RATE = 2_500
-"""Jobs a second that a node commits whose entries are 100 ms apart and hold 250 each, whatever
+"""Jobs a second that a node commits whose full entries are 100 ms apart and hold 250, whatever
 the machine: fewer they never hold."""
 
 

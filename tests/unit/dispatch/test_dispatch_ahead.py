@@ -105,6 +105,7 @@ async def test_the_last_claim_of_a_queue_is_kept_for_what_comes_at_once(world):
 
 
 async def test_what_is_due_within_the_span_goes_to_one_claim_at_the_last_of_it(world):
+    await world.lead(2, lead_span_ms=2)
     holds = await jobs_in(world, 15, 17, 18)
     first, second, third = await asking(world, 3, n=10)
     await world.job(queue="other")
@@ -372,6 +373,7 @@ async def test_what_the_log_does_not_ask_for_any_more_stays_where_it_is(world):
 
 async def test_a_span_that_is_not_over_is_left_to_a_later_entry(world):
     """So that what is due within a span goes to one claim, however often entries are written."""
+    await world.lead(2, lead_span_ms=2)
     holds = await jobs_in(world, 30, 31, 32)
     tasks = await asking(world, 4, n=10)
     await world.pass_ms(11)
