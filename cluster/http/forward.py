@@ -63,6 +63,8 @@ class Forwarder:
         self._withdrawals = Withdrawals(self._send_withdrawals)
         self._claims: set[asyncio.Task[Response]] = set()
         self._closing = False
+        self._claimed_at: str | None = None
+        """The node that was asked for the latest claim."""
         self._under_way: dict[asyncio.Timeout, str] = {}
         """The limit of each request under way, and the node that was asked."""
         self._looking: asyncio.TimerHandle | None = None
@@ -162,6 +164,9 @@ class Forwarder:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         leader = self._leader_url()
+        if leader is None and self._closing:
+            self._looking = None  # a node that stops names no leader: what is under way may end
+            return
         for limit, url in self._under_way.items():
             if url != leader and limit.when() is None:  # once: an expired limit cannot be moved
                 limit.reschedule(loop.time())
@@ -172,6 +177,7 @@ class Forwarder:
     async def _claim(self, url: str, request: Request) -> Response:
         if self._closing:
             raise Unavailable("this node is stopping", retry_after_ms=ELECTION_MS)
+        self._claimed_at = url
         claim = self._named_claim(request)
         sending = self._start(self._send(url, claim, write=True))
         self._claims.add(sending)
@@ -204,6 +210,8 @@ class Forwarder:
 
     async def _send_withdrawals(self, request: Request) -> Response:
         url = self._leader_url()
+        if url is None and self._closing:  # a node that stops names none
+            url = self._claimed_at
         if url is None:
             raise Unavailable("no leader is known", retry_after_ms=ELECTION_MS)
         return await self._send(url, request, write=True)

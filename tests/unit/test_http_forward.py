@@ -322,6 +322,34 @@ async def test_one_that_is_slow_to_give_up_stops_no_other_from_it(
     await forwarder.stop()
 
 
+async def test_a_stopping_node_names_no_leader_and_withdraws_where_it_claimed(
+    leader: Leader, forwarder: Forwarder
+) -> None:
+    leader.answer = b""
+    claiming = asyncio.ensure_future(forwarder.forward(claim(), write=True))
+    await heads(leader, 1)
+    leader.url, leader.answer = None, answered("200 OK", b"{}")
+    forwarder.end_claims()
+    with pytest.raises(Unavailable):
+        await claiming
+    await heads(leader, 2)
+    assert leader.heads[1].startswith(WITHDRAW)
+
+
+async def test_what_is_under_way_when_a_node_stops_is_answered(
+    leader: Leader, forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "LOOK_S", 0.0)
+    leader.answer = b""
+    creating = asyncio.ensure_future(forwarder.forward(request(), write=True))
+    await heads(leader, 1)
+    leader.url = None
+    forwarder.end_claims()
+    done, _ = await asyncio.wait({creating}, timeout=0.05)
+    assert not done, "it is not given up"
+    creating.cancel()
+
+
 async def test_a_stopping_node_sends_long_polls_away(leader: Leader, forwarder: Forwarder) -> None:
     leader.answer = b""
     claiming = asyncio.ensure_future(forwarder.forward(claim(), write=True))
