@@ -179,6 +179,8 @@ class Forwarder:
             raise Unavailable("this node is stopping", retry_after_ms=ELECTION_MS)
         self._claimed_at = url
         claim = self._named_claim(request)
+        if self._withdrawals and (request_id := self._request_id(claim)):
+            self._withdrawals.forget(request_id)
         sending = self._start(self._send(url, claim, write=True))
         self._claims.add(sending)
         sending.add_done_callback(self._claims.discard)
@@ -200,13 +202,17 @@ class Forwarder:
         return msgspec.structs.replace(request, headers=headers)
 
     def _withdraw(self, claim: Request) -> None:
+        if request_id := self._request_id(claim):
+            self._withdrawals.add(request_id)
+
+    def _request_id(self, claim: Request) -> str:
+        """What the leader knows the claim by; empty if malformed: then the leader refuses it."""
         try:
             body: messages.Claim = _claims.decode(claim.body, claim.body_form)
-            request_id = read_request_id(claim, body.request_id)
-        except TimeballError as error:  # the leader has refused it as well
-            _log.info("a claim could not be withdrawn: %s", error)
-            return
-        self._withdrawals.add(request_id)
+            return read_request_id(claim, body.request_id)
+        except TimeballError as error:
+            _log.info("a claim can hold nothing, for it is malformed: %s", error)
+            return ""
 
     async def _send_withdrawals(self, request: Request) -> Response:
         url = self._leader_url()

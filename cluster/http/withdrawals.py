@@ -39,11 +39,20 @@ class Withdrawals:
         self._send = send
         self._owed: dict[str, float] = {}
         """Until when each is tried, by the loop's clock."""
+        self._asked: dict[str, float] = {}
+        """The same of those that the leader is being asked to withdraw."""
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def __len__(self) -> int:
+        """How many are owed, or being asked for."""
+        return len(self._owed) + len(self._asked)
 
     def add(self, request_id: str) -> None:
         """Withdraw a claim, soon."""
-        if len(self._owed) >= MAX_OWED:
+        if self._stopped:
+            return
+        if len(self) >= MAX_OWED:
             _log.warning("too many claims to withdraw: one is left to its lease")
             return
         loop = asyncio.get_running_loop()
@@ -51,8 +60,15 @@ class Withdrawals:
         if self._task is None:
             self._task = loop.create_task(self._run())
 
+    def forget(self, request_id: str) -> None:
+        """Withdraw a claim no more, for somebody waits for it again; what the leader has been asked
+        for cannot be taken back."""
+        self._owed.pop(request_id, None)
+        self._asked.pop(request_id, None)
+
     async def stop(self) -> None:
-        """Give up what is owed."""
+        """Give up what is owed, and what comes from now on."""
+        self._stopped = True
         self._owed.clear()
         if self._task is not None:
             self._task.cancel()
@@ -73,10 +89,10 @@ class Withdrawals:
     async def _tell(self) -> bool:
         """Withdraw what is owed the longest; False when it has to be tried again."""
         # A claim that is repeated and left once more while this is under way is owed anew.
-        batch = dict(islice(self._owed.items(), messages.MAX_BATCH))
-        for request_id in batch:
+        self._asked = dict(islice(self._owed.items(), messages.MAX_BATCH))
+        for request_id in self._asked:
             del self._owed[request_id]
-        body = msgspec.msgpack.encode(messages.Withdrawals([*batch]))
+        body = msgspec.msgpack.encode(messages.Withdrawals([*self._asked]))
         headers = {"content-type": "application/msgpack"}
         request = Request(method="POST", path=PATH, headers=headers, body=body)
         try:
@@ -85,12 +101,13 @@ class Withdrawals:
             trouble = str(error)
         else:
             if response.status == 200:
+                self._asked = {}
                 return True
             trouble = f"status {response.status}"
         now_s = asyncio.get_running_loop().time()
-        kept = {request_id: until_s for request_id, until_s in batch.items() if until_s > now_s}
-        if len(kept) < len(batch):
-            left = len(batch) - len(kept)
+        asked, self._asked = self._asked, {}
+        kept = {request_id: until_s for request_id, until_s in asked.items() if until_s > now_s}
+        if left := len(asked) - len(kept):
             _log.warning("%d claims that nobody takes are left to their leases: %s", left, trouble)
         self._owed = {**kept, **self._owed}
         return False

@@ -48,6 +48,22 @@ RULES = (
         ["test_what_fails_is_tried_again"],
     ),
     Mutant(
+        "repeated-claim-is-withdrawn",
+        "What a client has by a repeat is not taken from it, for it left its first sending.",
+        f"{FORWARD}::Forwarder._claim",
+        "self._withdrawals.forget(request_id)",
+        "pass",
+        ["test_a_claim_that_is_repeated_here_is_withdrawn_no_more"],
+    ),
+    Mutant(
+        "repeat-is-granted-what-ends",
+        "What is on its way back is handed to nobody.",
+        "cluster/dispatch/claims.py::WaitingClaims._recall",
+        "if not lease.ending",
+        "if True",
+        ["test_a_repeat_is_not_granted_what_is_on_its_way_back"],
+    ),
+    Mutant(
         "refused-withdrawal-is-done",
         "A withdrawal that the leader answers by a refusal is not done.",
         f"{WITHDRAWALS}::Withdrawals._tell",

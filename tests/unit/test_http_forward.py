@@ -206,6 +206,37 @@ async def test_a_withdrawal_survives_a_change_of_leader(
     assert leader.heads[1].startswith(WITHDRAW)
 
 
+async def test_a_claim_that_is_repeated_here_is_withdrawn_no_more(
+    leader: Leader, forwarder: Forwarder
+) -> None:
+    """Else what its client has by then would be taken away from it."""
+    leader.answer = b""
+    claiming = asyncio.ensure_future(forwarder.forward(claim(), write=True))
+    await heads(leader, 1)
+    url, leader.url = leader.url, None
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert len(forwarder._withdrawals) == 1
+    leader.url, leader.answer = url, answered("200 OK", b"{}")
+    await forwarder.forward(claim(), write=True)
+    assert not forwarder._withdrawals
+    assert WITHDRAW not in b"".join(leader.heads)
+
+
+async def test_another_claim_changes_nothing_of_what_is_owed(
+    leader: Leader, forwarder: Forwarder
+) -> None:
+    leader.answer = answered("200 OK", b"{}")
+    response = await forwarder.forward(claim(), write=True)
+    assert response.undelivered is not None
+    response.undelivered()
+    for other in (request("/v1/claims"), request("/v1/claims", **{"timeball-request-id": "a b"})):
+        await forwarder.forward(other, write=True)
+    await heads(leader, 4)
+    assert sum(head.startswith(WITHDRAW) for head in leader.heads) == 1
+
+
 async def test_a_malformed_claim_of_a_client_that_leaves_has_nothing_to_withdraw(
     leader: Leader, forwarder: Forwarder, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,7 +247,7 @@ async def test_a_malformed_claim_of_a_client_that_leaves_has_nothing_to_withdraw
         claiming.cancel()
         await asyncio.gather(claiming, return_exceptions=True)
         await asyncio.sleep(0)
-    assert "could not be withdrawn" in caplog.text
+    assert "a claim can hold nothing" in caplog.text
     assert len(leader.heads) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +13,9 @@ from timeball.client import messages
 from timeball.client.errors import Unavailable
 from timeball.cluster.http import withdrawals
 from timeball.cluster.http.exchange import Request, Response
-from timeball.cluster.http.withdrawals import Withdrawals
+from timeball.cluster.http.withdrawals import PATH, Withdrawals
+from timeball.cluster.raft.errors import Overloaded
+from timeball.cluster.state import operations
 
 DONE = Response(status=200)
 
@@ -101,6 +104,24 @@ async def test_a_claim_that_is_left_again_meanwhile_is_withdrawn_again(leader: L
     assert leader.asked == [["again"], ["again"]]
 
 
+async def test_a_claim_that_is_waited_for_again_is_withdrawn_no_more(leader: Leader) -> None:
+    """Neither what is owed, nor what the leader has been asked for, and may not take."""
+    owed = Withdrawals(leader.send)
+    leader.let.clear()
+    leader.answers = [Unavailable("no leader is known")]
+    for name in ("asked", "gone"):
+        owed.add(name)
+    await turns()
+    owed.add("owed")
+    assert len(owed) == 3
+    for name in ("asked", "owed", "unknown"):
+        owed.forget(name)
+    leader.let.set()
+    await turns()
+    assert leader.asked == [["asked", "gone"], ["gone"]]
+    assert not owed
+
+
 async def test_what_was_tried_for_long_enough_is_left_to_its_lease(
     leader: Leader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,4 +161,48 @@ async def test_a_node_that_stops_owes_nothing(leader: Leader) -> None:
     await owed.stop()
     leader.let.set()
     await turns()
+    owed.add("late")
+    await turns()
     assert leader.asked == [["first"]]
+
+
+async def leased(desk: Any, *request_ids: str) -> list[str]:
+    """Executions that these claims hold, three each."""
+    held: list[str] = []
+    for request_id in request_ids:
+        jobs = [int(await desk.create(), 10) for _ in range(3)]
+        due_ms = desk.log.now_ms
+        desk.log.apply(operations.Claim("w", request_id, 10_000, [(job, due_ms) for job in jobs]))
+        held += [messages.encode_execution_id(job, due_ms) for job in jobs]
+    desk.proposed.clear()
+    return held
+
+
+async def test_a_leader_gives_back_a_batch_of_executions_at_a_time(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims may hold a thousand each, and there may be a thousand of them."""
+    monkeypatch.setattr(messages, "MAX_BATCH", 5)
+    names = ["a", "b", "c", "d", "e"]
+    held = await leased(desk, *names)
+    reply = await desk.ask("POST", PATH, {"request_ids": [*names, "a", "unknown"]})
+    assert reply.status == 200
+    assert [result["execution_id"] for result in reply.body["results"]] == held
+    assert {result["verdict"] for result in reply.body["results"]} == {"accepted"}
+    assert [len(operation.holds) for operation in desk.proposed] == [6, 6, 3]
+
+
+@pytest.mark.parametrize(("failing", "problem"), [(1, "overloaded"), (2, "outcome-unknown")])
+async def test_what_fails_after_a_part_was_given_back_leaves_the_outcome_open(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, failing: int, problem: str
+) -> None:
+    monkeypatch.setattr(messages, "MAX_BATCH", 3)
+    await leased(desk, "a", "b")
+
+    def fail(_operation: object) -> None:
+        if len(desk.proposed) == failing - 1:
+            raise Overloaded
+
+    desk.before = fail
+    reply = await desk.ask("POST", PATH, {"request_ids": ["a", "b"]})
+    assert reply.body["type"] == f"urn:timeball:problem:{problem}"
