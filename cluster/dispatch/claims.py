@@ -380,13 +380,15 @@ class WaitingClaims:
         self._commit.wake()
 
     def _recall(self, request_id: str) -> list[Lease] | None:
-        """What the claim of this id was granted before and still holds; None if unknown."""
+        """What the claim of this id was granted before and still holds, but for what is about to
+        end, as when it is being given back; None if unknown."""
         remembered = self._state.remembered_claim(request_id) if request_id else None
         if remembered is None:
             return None
         monotonic_ms = self._timers.monotonic_ms()
         held = [self._state.execution(job, nominal_ms) for job, nominal_ms, _ in remembered]
-        return [self._leases.hold(one, monotonic_ms) for one in held if one is not None]
+        leases = [self._leases.hold(one, monotonic_ms) for one in held if one is not None]
+        return [lease for lease in leases if not lease.ending]
 
     def _put_back(self, executions: Sequence[Execution]) -> None:
         if executions and not self._closed:

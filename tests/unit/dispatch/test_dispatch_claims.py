@@ -171,6 +171,20 @@ async def test_a_repeated_claim_answers_as_the_first(world):
     assert len(claims_of(world)) == 1
 
 
+async def test_a_repeat_is_not_granted_what_is_on_its_way_back(world):
+    hold = await world.job()
+    grants = await world.claim(request_id="r")
+    world.commit.stalled = True
+    world.dispatcher.release_unused(grants)
+    await world.settle()
+    assert world.execution(hold).state is ExecutionState.LEASED, "not given back yet"
+    assert await world.claim(request_id="r") == []
+    world.commit.stalled = False
+    world.commit.commit()
+    await world.settle()
+    assert given_back(world, hold)
+
+
 async def test_repeats_at_the_same_time_share_one_grant(world):
     await world.create(NewJob("q", b""), NewJob("q", b""))
     world.commit.stalled = True
