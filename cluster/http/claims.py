@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from timeball.client import messages
+from timeball.client.errors import OutcomeUnknown
 from timeball.cluster.dispatch.errors import TooManyClaims
 from timeball.cluster.dispatch.waiting import ClaimRequest
 from timeball.cluster.http.codec import BodyDecoder
@@ -21,6 +22,9 @@ from timeball.cluster.state import operations
 
 _claim = BodyDecoder(messages.Claim)
 _withdrawals = BodyDecoder(messages.Withdrawals)
+
+Hold = tuple[int, int, int]
+"""Job, nominal time and token of what is leased."""
 
 
 class Claims:
@@ -88,20 +92,33 @@ class Claims:
         return await self._withdraw(body.request_ids)
 
     async def _withdraw(self, request_ids: Iterable[str]) -> Answered:
-        """Release what is held under these request ids.
+        """Release what is held under these request ids, a batch of executions at a time: each
+        claim may hold as many as that, and other work goes between.
 
         What is still on its way into the log is not held yet: that answer finds its connection
         closed.
         """
-        remembered = self._services.state.remembered_claim
-        held = [
-            hold
-            for request_id in dict.fromkeys(request_ids)
-            for hold in remembered(request_id) or ()
-        ]
-        verdicts = await report_all(self._services.propose, operations.Release, held)
-        results = [
+        results: list[messages.Report] = []
+        held: list[Hold] = []
+        for request_id in dict.fromkeys(request_ids):
+            held += self._services.state.remembered_claim(request_id) or ()
+            if len(held) >= messages.MAX_BATCH:
+                results += await self._release(held, results)
+                held = []
+        results += await self._release(held, results)
+        return Answered(message=messages.Reports(results=results))
+
+    async def _release(
+        self, held: list[Hold], before: Sequence[messages.Report]
+    ) -> list[messages.Report]:
+        """Release these. An error after others `before` them leaves open what came of the whole."""
+        try:
+            verdicts = await report_all(self._services.propose, operations.Release, held)
+        except Exception as error:
+            if not before:
+                raise
+            raise OutcomeUnknown("only a part of the batch is known to be applied") from error
+        return [
             answer_report(messages.encode_execution_id(job, nominal_ms), verdict)
             for (job, nominal_ms, _), verdict in zip(held, verdicts, strict=True)
         ]
-        return Answered(message=messages.Reports(results=results))
