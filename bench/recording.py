@@ -151,8 +151,9 @@ class RecordingClient(Client):
 
         A worker repeats a claim that had no answer: what comes may have been granted to the first.
         """
-        request_id = request_id or self.new_request_id()
-        sent_us = self._first_sent_us.setdefault(request_id, self.recorder.clock_us())
+        sent_us = self.recorder.clock_us()
+        if request_id is not None:  # else nobody can repeat it
+            sent_us = self._first_sent_us.setdefault(request_id, sent_us)
         claimed = await super().claim(
             worker=worker,
             queue=queue,
@@ -163,7 +164,8 @@ class RecordingClient(Client):
             timeout_ms=timeout_ms,
             tags=tags,
         )
-        self._first_sent_us.pop(request_id, None)
+        if request_id is not None:
+            self._first_sent_us.pop(request_id, None)
         received_us = self.recorder.clock_us()
         for delivery in claimed.executions:
             self.recorder.record(
