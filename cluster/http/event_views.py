@@ -9,13 +9,13 @@ import msgspec
 from timeball.client import messages
 from timeball.client.errors import InvalidRequest
 from timeball.client.messages import MAX_INDEX, OLDEST
-from timeball.cluster.history import Batch, Position, behind
+from timeball.cluster.history import Position, Told, behind
 from timeball.cluster.http.instants import render_instant
 from timeball.cluster.http.paging import read_job, read_queue
 from timeball.cluster.http.views import EXECUTION_STATE_NAMES
 from timeball.cluster.state.happenings import RETRY, Happened, Happening
 
-TYPES: dict[Happened, messages.EventType] = dict(
+TYPES: dict[int, messages.EventType] = dict(
     zip(Happened, get_args(messages.EventType), strict=True)
 )
 EVENT_STREAM = "text/event-stream"
@@ -103,9 +103,9 @@ def _is_number(text: str, digits: int) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= digits
 
 
-def frame_event(batch: Batch, place: int) -> bytes:
+def frame_event(told: Told) -> bytes:
     """One event of the stream."""
-    view = event_view(batch, place)
+    view = event_view(told)
     return b"id: %b\ndata: %b\n\n" % (view.id.encode(), _encode(view))
 
 
@@ -114,13 +114,13 @@ def frame_position(index: int) -> bytes:
     return b"id: %d\n\n" % index
 
 
-def event_view(batch: Batch, place: int) -> messages.Event:
-    """An event by its place in its entry."""
-    what, state, queue, job, nominal_ms, token, number, other_ms, who, why = batch.happened[place]
+def event_view(told: Told) -> messages.Event:
+    """An event as its readers see it."""
+    what, state, queue, job, nominal_ms, token, number, other_ms, who, why = told.happening
     head: dict[str, Any] = {
-        "id": f"{batch.entry}-{place}",
+        "id": f"{told.entry}-{told.place}",
         "type": TYPES[what],
-        "at": render_instant(batch.log_time_ms),
+        "at": render_instant(told.log_time_ms),
         "queue": queue,
         "job_id": str(job),
         "reason": why,
@@ -133,8 +133,8 @@ def event_view(batch: Batch, place: int) -> messages.Event:
             due_at=render_instant(other_ms),
             attempt=number or None,
             token=token or None,
-            worker=who if what is Happened.LEASED else "",
-            error_type=who if what is Happened.FAILED else "",
+            worker=who if what == Happened.LEASED else "",
+            error_type=who if what == Happened.FAILED else "",
         )
     if what in _WITHOUT_EXECUTION:
         return messages.Event(

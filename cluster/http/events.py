@@ -130,9 +130,8 @@ class Events:
             if found is None:
                 self._cut_off()
                 raise StreamBroken
-            batch, place = found
-            if wanted.admits(batch.happened[place]):
-                frames.append(frame_event(batch, place))
+            if wanted.admits(found.happening):
+                frames.append(frame_event(found))
                 size += len(frames[-1])
         self._services.history.counts.sent += len(frames)
         return frames

@@ -11,6 +11,8 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from timeball.cluster.state.records import Attempt, Execution, ExecutionState, FateKind, Job
 from timeball.cluster.state.transitions import Event
 
@@ -48,7 +50,7 @@ class Happened(enum.IntEnum):
     """A dead execution of a job that had completed was replayed."""
 
 
-Happening = tuple[Happened, int, str, int, int, int, int, int, str, str]
+Happening = tuple[int, int, str, int, int, int, int, int, str, str]
 """What happened; then of an execution
 
     state, queue, job id, nominal time, token, latest attempt's number, due time, who, why
@@ -62,11 +64,16 @@ where nominal times and a count are those of an execution-less `JOB_COALESCED` a
 """
 
 _WIDTH = 10
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 class Happenings:
-    """What happened, in order. Held flat: a tuple for each would be an object for the collector to
-    walk, and a hundred thousand are kept."""
+    """What happened, in order. Held flat: a tuple for each would be an object for the collector.
+
+    What is kept for longer is packed: the collector would walk each element of each list, which
+    held up a busy node for ten milliseconds and more.
+    """
 
     __slots__ = ("_flat", "append")
 
@@ -75,6 +82,17 @@ class Happenings:
         self._flat: list[object] = []
         self.append: Callable[[Happening], None] = self._flat.extend
         """Add one."""
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Happenings:
+        """What `pack` made bytes of; what happened is then told by numbers."""
+        happenings = cls()
+        happenings._flat.extend(_decode(packed))
+        return happenings
+
+    def pack(self) -> bytes:
+        """All of it as MessagePack, about 50 bytes each."""
+        return _encode(self._flat)
 
     def __len__(self) -> int:
         return len(self._flat) // _WIDTH

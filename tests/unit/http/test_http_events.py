@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from timeball.client.errors import NotCaughtUp
 from timeball.client.messages import EventType
-from timeball.cluster.history import EVENT_BYTES, History
+from timeball.cluster.history import History
 from timeball.cluster.http.application import Application
 from timeball.cluster.http.event_views import TYPES
 from timeball.cluster.http.events import Events
@@ -214,14 +215,24 @@ async def test_what_is_not_kept_is_gone_by_name(log):
 
 async def test_the_history_is_bounded_by_bytes_too(log):
     stage = Stage(log)
-    stage.history._max_bytes = 3 * (EVENT_BYTES + 200)
+    log.create()
+    bytes_each = stage.history.bytes
+    stage.history._max_bytes = 3 * bytes_each + 20
     for _ in range(9):
         log.create()
-    assert 2 <= stage.history.events <= 4
-    assert stage.history.bytes <= 3 * (EVENT_BYTES + 200)
-    for _ in range(3):
-        log.create(payload=b"x" * 10_000)
-    assert stage.history.events == 1
+    assert stage.history.events == 3
+    assert stage.history.bytes <= stage.history._max_bytes
+    log.create(queue="q" * 60)
+    assert stage.history.events == 2, "its texts count"
+
+
+async def test_nothing_of_the_history_is_walked_by_the_collector(log):
+    stage = Stage(log)
+    log.create()
+    batch = stage.history.batch(stage.history.next - 1)
+    assert batch is not None
+    assert not gc.is_tracked(batch)
+    assert not gc.is_tracked(batch.packed)
 
 
 async def test_a_position_that_this_node_has_not_reached_is_waited_for(stage):
