@@ -95,15 +95,15 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Each member takes a snapshot when the log passes its mark, once in so many entries.
 
     The marks of the members lie as far apart as they can, so they take turns: a full leader writes
-    about 500 entries a second, which leaves three members 20 s each. All entries since the last
-    snapshot are in the journal, and are applied anew at a start.
+    about 500 entries a second, and a busy one 200, which leaves three members 20 to 50 s each. All
+    entries since the last snapshot are in the journal, and are applied anew at a start.
     """
 
     snapshot_bytes: int = 256 * 1024 * 1024
     """Whatever the marks, a snapshot is taken when the log has grown by this since the last one."""
 
-    snapshot_share: float = 0.2
-    """How much of the event loop's time a snapshot may take."""
+    snapshot_share: float = 0.1
+    """How much of the event loop's time a snapshot may take; a million jobs are half a minute."""
 
     trailing_entries: int = 1_000
     """Entries known behind a snapshot, so that a slow follower needs no snapshot."""

@@ -38,21 +38,28 @@ class Fifo(Generic[T]):
 
     def append(self, item: T) -> None:
         """Add at the right."""
-        if len(self._last) == _BLOCK:
-            self._last = []
-            self._blocks.append(self._last)
-        self._last.append(item)
+        last = self._last
+        if len(last) == _BLOCK:
+            last = self._last = []
+            self._blocks.append(last)
+        last.append(item)
 
     @property
     def oldest(self) -> T:
         """The leftmost item; there must be one."""
         return self._blocks[0][self._taken]
 
+    @property
+    def newest(self) -> T:
+        """The rightmost item; there must be one."""
+        return (self._last or self._blocks[-2])[-1]
+
     def take(self) -> T:
         """Remove the leftmost item; there must be one."""
-        item = self._blocks[0][self._taken]
-        self._taken += 1
-        if self._taken == _BLOCK:
+        taken = self._taken
+        item = self._blocks[0][taken]
+        self._taken = taken + 1
+        if taken + 1 == _BLOCK:
             self._taken = 0
             self._blocks.popleft()
             if not self._blocks:

@@ -414,7 +414,7 @@ class Loader:
     def _finished_place(self, place: _Place) -> None:
         job_id, nominal_ms, finished_ms = place
         store = self._store
-        previous = store.finished[-1].finished_ms if store.finished else 0
+        previous = store.finished.newest.finished_ms if store.finished else 0
         ended: Execution | EndedJob | None
         if nominal_ms == ENDED_JOB:
             job = store.jobs.get(job_id)

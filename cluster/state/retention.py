@@ -35,14 +35,15 @@ def trim(store: Store) -> None:
 def _trim_finished(store: Store, steps: int) -> None:
     finished, settings = store.finished, store.settings
     newest_gone_ms = store.log_time_ms - settings.keep_finished_ms
-    for _ in range(min(steps, len(finished))):
+    count = len(finished)
+    for kept in range(count, max(count - steps, 0), -1):
         if (
-            len(finished) <= settings.keep_finished
+            kept <= settings.keep_finished
             and store.finished_bytes <= settings.keep_finished_bytes
-            and finished[0].finished_ms > newest_gone_ms
+            and finished.oldest.finished_ms > newest_gone_ms
         ):
             return
-        _drop(store, finished.popleft())
+        _drop(store, finished.take())
 
 
 def _drop(store: Store, ended: Execution | EndedJob) -> None:

@@ -309,7 +309,7 @@ class Dump:
         ]
         self._instructed = [(name, *told) for name, told in store.instructions.items()]
         self._shards = store.jobs.shards()
-        self._finished = list(store.finished)
+        self._finished = iter(store.finished)
         self._dead = list(store.dead)
         self._memories = [
             (KEYS, iter(store.keys)),

@@ -6,12 +6,13 @@ modules named after their nouns and change records only through it.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from timeball.cluster.state.expiry import EXPIRED, expires_by
+from timeball.cluster.state.fifo import Fifo
 from timeball.cluster.state.happenings import Happened, Happenings, moved, of_execution, of_job
 from timeball.cluster.state.jobmap import JobMap
 from timeball.cluster.state.keys import Keys
@@ -84,7 +85,7 @@ class Store:
         self.keys = Keys()
         self.requests: Memory[RequestRecord] = Memory()
         self.claims: Memory[ClaimRecord] = Memory()
-        self.finished: deque[Execution | EndedJob] = deque()
+        self.finished: Fifo[Execution | EndedJob] = Fifo()
         """What retention drops, in the order in which it ended; dead executions apart."""
         self.dead: OrderedDict[Execution, None] = OrderedDict()
         """Dead executions in the order in which they died."""

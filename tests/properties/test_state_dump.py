@@ -357,6 +357,7 @@ def test_a_fifo_is_a_list_and_is_read_as_it_was(moves):
             assert fifo.oldest == plain[0]
             assert fifo.take() == plain.pop(0)
         assert len(fifo) == len(plain)
+        assert not plain or (fifo.oldest, fifo.newest) == (plain[0], plain[-1])
         readers.append((iter(fifo), list(plain)))
     for reader, expected in readers:
         assert list(reader) == expected
