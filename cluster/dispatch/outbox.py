@@ -29,7 +29,8 @@ class Outbox(Generic[T]):
 
     `build` makes one operation of many items. What failed is offered again after a pause
     while `wanted` says so. `settled` is told of each batch that was applied, with its
-    verdicts. Holds at most as many items as there are records that they are about.
+    verdicts, and before that `ended` of each that was built, whatever became of it. Holds at
+    most as many items as there are records that they are about.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Outbox(Generic[T]):
         build: Callable[[Sequence[T]], object],
         wanted: Callable[[T], bool],
         settled: Callable[[Sequence[T], Sequence[object]], None] | None = None,
+        ended: Callable[[Sequence[T]], None] | None = None,
         weigh: Callable[[T], int] = _one,
     ) -> None:
         self._kind = kind
@@ -53,6 +55,7 @@ class Outbox(Generic[T]):
         self._build = build
         self._wanted = wanted
         self._settled = settled
+        self._ended = ended
         self._weigh = weigh
         self._items: deque[T] = deque()
         self._scheduled = False
@@ -100,6 +103,8 @@ class Outbox(Generic[T]):
         error = verdict.exception()
         if self._closed:
             return
+        if self._ended is not None:
+            self._ended(batch)
         if error is None:
             if self._settled is not None:
                 answers = verdict.result()

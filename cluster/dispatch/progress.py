@@ -7,6 +7,7 @@ latest wins. What the state has already is not written again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from timeball.cluster.dispatch.outbox import BYTES_AN_ITEM, Outbox
@@ -44,13 +45,15 @@ class ProgressReports:
         """What is not known to be in the state."""
         self._told: dict[Name, None] = {}
         """What came since the last writing, in order of coming."""
+        self._under_way: Counter[Name] = Counter()
+        """Writings that may still change what the state has."""
         self._next_ms = timers.monotonic_ms()
         self._timer: Handle | None = None
         self._closed = False
         self._outbox: Outbox[Name] = Outbox(
             "progress", commit, timers, settings, instruments,
-            build=lambda names: ReportProgress([(*name, self._latest[name]) for name in names]),
-            wanted=self._is_news, settled=self._settled, weigh=self._weigh,
+            build=self._operation, wanted=self._is_news, ended=self._ended,
+            settled=self._settled, weigh=self._weigh,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -72,6 +75,7 @@ class ProgressReports:
         self._outbox.close()
         self._latest.clear()
         self._told.clear()
+        self._under_way.clear()
 
     def _write(self) -> None:
         self._timer = None
@@ -87,10 +91,22 @@ class ProgressReports:
         if progress is None:
             return False
         execution = self._holder(name)
-        if execution is not None and execution.latest.progress != progress:
+        if execution is not None and (
+            execution.latest.progress != progress or name in self._under_way
+        ):
             return True
         del self._latest[name]
         return False
+
+    def _operation(self, names: Sequence[Name]) -> ReportProgress:
+        self._under_way.update(names)
+        return ReportProgress([(*name, self._latest[name]) for name in names])
+
+    def _ended(self, names: Sequence[Name]) -> None:
+        for name in names:
+            self._under_way[name] -= 1
+            if not self._under_way[name]:
+                del self._under_way[name]
 
     def _settled(self, names: Sequence[Name], _verdicts: Sequence[object]) -> None:
         """What is in the state now, or was refused with its lease, is forgotten."""

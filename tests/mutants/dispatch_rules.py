@@ -147,6 +147,14 @@ RULES = (
         ["test_progress_is_written_once_a_second_at_most_and_the_latest_wins"],
     ),
     Mutant(
+        "returning-progress-is-no-news",
+        "Progress that returns to what the state has is written while another is on its way.",
+        "cluster/dispatch/progress.py::ProgressReports._is_news",
+        "execution.latest.progress != progress or name in self._under_way",
+        "execution.latest.progress != progress",
+        ["test_progress_that_returns_while_another_is_on_its_way_is_written"],
+    ),
+    Mutant(
         "progress-is-lost-on-the-way",
         "What was told while an earlier report was on its way is written after it.",
         "cluster/dispatch/progress.py::ProgressReports._settled",

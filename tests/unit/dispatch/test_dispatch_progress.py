@@ -100,6 +100,23 @@ async def test_what_is_told_while_the_log_is_slow_is_not_lost(world):
     assert waiting(world) == 0
 
 
+async def test_progress_that_returns_while_another_is_on_its_way_is_written(world):
+    (grant,) = await held(world)
+    world.heartbeat(grant, b"a")
+    await world.pass_ms(1_000)
+    world.commit.stalled = True
+    world.heartbeat(grant, b"b")
+    await world.pass_ms(1_000)
+    world.heartbeat(grant, b"a")
+    await world.pass_ms(1_000)
+    world.commit.stalled = False
+    world.commit.commit()
+    await world.pass_ms(2_000)
+    assert [item[3] for op in written(world) for item in op.items] == [b"a", b"b", b"a"]
+    assert kept(grant) == b"a"
+    assert waiting(world) == 0
+
+
 @pytest.mark.parametrize("end", ["succeed", "release", "fail"])
 async def test_progress_of_a_lease_that_has_ended_is_forgotten(world, end):
     (grant,) = await held(world)
