@@ -19,7 +19,10 @@ from timeball.cluster.http.description import (
 from timeball.cluster.http.event_views import EVENT_STREAM, STATE_WORDS, TYPE_WORDS
 from timeball.cluster.http.operations.parameters import JOB, QUEUE
 
-Place = Annotated[str, Meta(pattern=r"\A(oldest|[0-9]{1,16}(-[0-9]{1,9})?)\Z")]
+_PLACE = r"(oldest|[0-9]{1,16}(-[0-9]{1,9})?)"
+Place = Annotated[str, Meta(pattern=rf"\A{_PLACE}\Z")]
+LastPlace = Annotated[str, Meta(pattern=rf"\A{_PLACE}?\Z")]
+"""Empty: none, as if it were not there."""
 _TYPES = "|".join(map(re.escape, TYPE_WORDS))
 _STATES = "|".join(STATE_WORDS)
 
@@ -30,7 +33,7 @@ EVENTS = {
         kind="plain",
         parameters=(
             Parameter("after", Place, "Begin behind this event's id or position of the log."),
-            Parameter("Last-Event-ID", Place, "The same, and counts before it.", "header"),
+            Parameter("Last-Event-ID", LastPlace, "The same, and counts before it.", "header"),
             QUEUE,
             JOB,
             Parameter(
