@@ -314,6 +314,9 @@ class Worker(Client):
         around, rng = self.around, self.rng
         while True:
             wait_ms = rng.choice([0, 1_500, 4_000, 8_000])
+            offered = self._offering.choice(OFFERS)
+            if around.honest:
+                offered = OFFERS[-1]  # all that any job requires: everything is to end
             claim = messages.Claim(
                 queue=rng.choice(self.queues),
                 worker=self.name,
@@ -321,7 +324,7 @@ class Worker(Client):
                 wait_ms=wait_ms,
                 lease_ms=rng.choice([500, 1_000, 3_000]),
                 request_id=self.new_id(),
-                tags=self._offering.choice(OFFERS),
+                tags=offered,
             )
             sent_us = around.judge_us()
             patience_s = rng.choice([0.0, 2.0, 8.0])

@@ -52,13 +52,23 @@ class Timetables:
             if asked.action in ADVANCES and _is_doubtful(self.answer(asked))
         }
 
+    @cached_property
+    def unended(self) -> set[str]:
+        """Timekeepers one of whose cancels may not have been made: what they put next, as another
+        job of the name, may have changed the same one."""
+        return {
+            asked.source
+            for asked in self.asked
+            if asked.action == "cancel" and _is_doubtful(self.answer(asked))
+        }
+
     def schedules(self, explained: Explained) -> list[Timetable]:
         """All that the job may ever have had."""
         maker = self.maker(explained)
         if explained.answer.version == 1:
             assert maker.schedule is not None
             return [maker.schedule]
-        unsure = maker.source in self.uncertain
+        unsure = maker.source in self.uncertain | self.unended
         found: list[Timetable] = []
         for asked in self.asked:
             if (
