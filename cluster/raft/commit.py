@@ -46,7 +46,8 @@ Objection: TypeAlias = Callable[[Any], ConsensusError | None]
 _PENDING_SHARE = 0.5
 """What waiting proposals may take of an entry while sources want a part of it."""
 
-
+_FULL_SHARE = 0.75
+"""An entry that takes more than this of its room counts as full: the next is likely to be, too."""
 _CLOSEST = 0.4
 """Of the spacing: what an entry keeps from one that held next to nothing, or was full."""
 _BUSY_ITEMS = 30
@@ -363,7 +364,7 @@ class GroupCommit(Observer):
 
     def _spacing_s(self, weight: int) -> float:
         """How far the next entry keeps from one of so many items."""
-        full = self._pending or 4 * weight > 3 * self._entry_room
+        full = bool(self._pending) or weight > _FULL_SHARE * self._entry_room
         busy = 0.0 if full else min(1.0, weight / _BUSY_ITEMS)
         return self._settings.spacing_s * (_CLOSEST + (1 - _CLOSEST) * busy)
 
