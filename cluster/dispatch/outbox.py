@@ -24,13 +24,18 @@ def _one(_item: object) -> int:
     return 1
 
 
+def _at_any_time() -> int:
+    return 0
+
+
 class Outbox(Generic[T]):
     """Items of one kind on their way into the log.
 
     `build` makes one operation of many items. What failed is offered again after a pause
     while `wanted` says so. `settled` is told of each batch that was applied, with its
-    verdicts, and before that `ended` of each that was built, whatever became of it. Holds at
-    most as many items as there are records that they are about.
+    verdicts, and before that `ended` of each that was built, whatever became of it. `as_of` tells
+    the latest present by which items were decided, where the log must not say that it was
+    earlier. Holds at most as many items as there are records that they are about.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class Outbox(Generic[T]):
         settled: Callable[[Sequence[T], Sequence[object]], None] | None = None,
         ended: Callable[[Sequence[T]], None] | None = None,
         weigh: Callable[[T], int] = _one,
+        as_of: Callable[[], int] = _at_any_time,
     ) -> None:
         self._kind = kind
         self._commit = commit
@@ -57,6 +63,7 @@ class Outbox(Generic[T]):
         self._settled = settled
         self._ended = ended
         self._weigh = weigh
+        self._as_of = as_of
         self._items: deque[T] = deque()
         self._scheduled = False
         self._closed = False
@@ -80,7 +87,10 @@ class Outbox(Generic[T]):
             if not batch:
                 return
             verdict = self._commit.propose(
-                self._build(batch), weight=weight, size=64 + BYTES_AN_ITEM * weight
+                self._build(batch),
+                weight=weight,
+                size=64 + BYTES_AN_ITEM * weight,
+                as_of_ms=self._as_of(),
             )
             verdict.add_done_callback(partial(self._on_verdict, batch))
 

@@ -56,10 +56,14 @@ class Planner:
         """What is proposed; no job is in more than one of these three."""
         self._reserved = 0
         """Runs of the past in the steps that are proposed."""
+        self._planned_by_ms = 0
+        """The latest present that a step was planned by. By an earlier log-time an occurrence that
+        the step passes would not have come due, and the overlap rule, which speaks in that step
+        alone, would never speak about it."""
         self._advances: Outbox[Advance] = Outbox(
             "advance", commit, timers, settings, instruments,
             build=AdvanceTimetables, wanted=self._may_move, settled=self._settled,
-            weigh=lambda advance: max(len(advance.nominals), 1),
+            weigh=lambda advance: max(len(advance.nominals), 1), as_of=lambda: self._planned_by_ms,
         )  # fmt: skip
         self._parkings: Outbox[_Parking] = Outbox(
             "park", commit, timers, settings, instruments,
@@ -151,6 +155,7 @@ class Planner:
             return room
         if advance is not None:
             self._steps[job] = advance
+            self._planned_by_ms = max(self._planned_by_ms, now_ms)
             self._reserved += advance.caught_up
             self._advances.put(advance)
             return room - advance.caught_up

@@ -61,7 +61,7 @@ class Commit(Protocol):
     """The way into the log: `GroupCommit`, as far as dispatch needs it."""
 
     def propose(
-        self, op: object, *, weight: int = 1, size: int = 256
+        self, op: object, *, weight: int = 1, size: int = 256, as_of_ms: int = 0
     ) -> asyncio.Future[object]: ...
 
     def add_source(self, source: Source) -> None: ...

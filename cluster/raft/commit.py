@@ -192,11 +192,15 @@ class GroupCommit(Observer):
         self._woken = True
         self._schedule()
 
-    def propose(self, op: object, *, weight: int = 1, size: int = 256) -> Verdict:
+    def propose(
+        self, op: object, *, weight: int = 1, size: int = 256, as_of_ms: int = 0
+    ) -> Verdict:
         """Propose an operation; the future gives its verdict or raises a ConsensusError.
 
         `weight` is the number of numbered items in it; `size` a guess at its bytes, for the limit
-        on what waits. Raises ValueError when no entry could hold the weight.
+        on what waits. `as_of_ms` is the present that the operation was decided by: its entry has no
+        earlier log-time, though the clock be set back meanwhile. Raises ValueError when no entry
+        could hold the weight.
         """
         room = _room(weight)
         verdict: Verdict = asyncio.get_running_loop().create_future()
@@ -212,6 +216,7 @@ class GroupCommit(Observer):
             verdict.set_exception(Overloaded())
         else:
             deadline = self._clock() + settings.deadline_s
+            self._log_time_ms = max(self._log_time_ms, as_of_ms)
             self._join_queue(_Proposal(op, room, size, verdict, deadline))
             self._watch_deadlines()
             self._schedule()

@@ -290,6 +290,14 @@ APPLICATION = (
         "self._wall_clock_ms()",
         ["test_log_time_never_falls_behind_the_state_or_an_entry_in_flight"],
     ),
+    Mutant(
+        "log-time-before-the-decision",
+        "The leader stamps no entry with an earlier time than what is in it was decided by.",
+        f"{COMMIT}::GroupCommit.propose",
+        "max(self._log_time_ms, as_of_ms)",
+        "self._log_time_ms",
+        ["test_log_time_never_falls_behind_what_an_operation_was_decided_by"],
+    ),
 )
 
 RULES = (*LOG, *SNAPSHOTS, *APPLICATION)

@@ -543,6 +543,20 @@ async def test_log_time_never_falls_behind_the_state_or_an_entry_in_flight():
     assert times == [1000, 1000, 2000, 2000, 3000]
 
 
+@virtual
+async def test_log_time_never_falls_behind_what_an_operation_was_decided_by():
+    bench = Bench()
+    decided = bench.commit.propose("decided", as_of_ms=1000)
+    bench.wall_ms = 400  # set back before the entry is put together
+    await turn()
+    bench.replica.commit()
+    assert decided.done()
+    bench.commit.propose("next")
+    await asyncio.sleep(0.01)
+    times = [msgspec.msgpack.decode(entry)[0] for entry in bench.replica.log]
+    assert times == [1000, 1000]
+
+
 class Source:
     def __init__(self, *items: tuple[Any, int]) -> None:
         self.items = list(items)

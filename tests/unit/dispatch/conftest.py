@@ -91,6 +91,7 @@ class InstantCommit:
         self.error: Exception | None = None
         self.index = 0
         self.entries: list[list[object]] = []
+        self._log_time_ms = 0
 
     def add_source(self, source) -> None:
         self._sources.append(source)
@@ -100,19 +101,21 @@ class InstantCommit:
             self._scheduled = True
             self._world.timers.call_soon(self._flush)
 
-    def propose(self, op, *, weight=1, size=256):
+    def propose(self, op, *, weight=1, size=256, as_of_ms=0):
         assert 0 <= weight <= ROOM
         verdict = asyncio.get_running_loop().create_future()
         if self.error is not None:
             verdict.set_exception(self.error)
         else:
+            self._log_time_ms = max(self._log_time_ms, as_of_ms)
             self._pending.append((op, weight, verdict))
             self.wake()
         return verdict
 
     def _flush(self) -> None:
         self._scheduled = False
-        log_time_ms = max(self._world.state.log_time_ms, self._world.wall_ms())
+        log_time_ms = max(self._log_time_ms, self._world.state.log_time_ms, self._world.wall_ms())
+        self._log_time_ms = log_time_ms
         gathered, self._pending = self._pending, []
         room = ROOM - sum(weight or 1 for _, weight, _ in gathered)
         refused = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from timeball.cluster.state.operations import (
+    AdvanceTimetables,
     BackfillJob,
     Change,
     Every,
@@ -274,6 +275,58 @@ async def test_an_occurrence_that_waits_for_catch_up_is_not_stuck_when_the_clock
     assert world.dispatcher.ready_depth("q") == 1
     (grant,) = await world.claim(n=10)
     assert grant.execution.nominal_ms == nominal_ms
+
+
+def set_back_before_the_step(world, monkeypatch, ms):
+    """The clock is set back once the next step is planned, before its entry is put together."""
+    propose = world.commit.propose
+
+    def propose_late(op, **rest):
+        verdict = propose(op, **rest)
+        if type(op) is AdvanceTimetables:
+            monkeypatch.undo()
+            world.wall_offset_ms -= ms
+        return verdict
+
+    monkeypatch.setattr(world.commit, "propose", propose_late)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "cancel_running"])
+async def test_the_rule_speaks_though_the_clock_is_set_back_when_a_step_is_planned(
+    world, monkeypatch, overlap
+):
+    """It speaks in that step alone: by an earlier log-time the occurrence would not be due yet."""
+    job = await minutely(world, overlap)
+    nominal_ms = job.planned_ms
+    await world.write(TriggerJob(job.id))
+    (held,) = await world.claim(lease_ms=200_000)
+    set_back_before_the_step(world, monkeypatch, 8 * SECOND)
+    await world.pass_ms(MINUTE)
+    occurrence = world.execution((job.id, nominal_ms))
+    assert job.planned_ms == nominal_ms + MINUTE
+    assert held.execution.cancel_requested == (overlap == "cancel_running")
+    await world.succeed(held)
+    granted = [grant.execution for grant in await world.claim(n=10)]
+    assert granted == ([] if overlap == "skip" else [occurrence])
+    assert occurrence.reason == ("skipped:overlap" if overlap == "skip" else "")
+
+
+async def test_a_backfill_after_the_step_does_not_go_first_though_the_clock_is_set_back(
+    world, monkeypatch
+):
+    """Else it would be active when the occurrence comes due, which `skip` then leaves out."""
+    job = await minutely(world, "skip")
+    nominal_ms = job.planned_ms
+    past_ms = nominal_ms - 2 * MINUTE
+    set_back_before_the_step(world, monkeypatch, 8 * SECOND)
+    await world.pass_ms(MINUTE)
+    await world.write(BackfillJob(job.id, 1, [past_ms]))
+    ran = []
+    for _ in range(2):
+        (grant,) = await world.claim(n=10)
+        ran.append(grant.execution.nominal_ms)
+        await world.succeed(grant)
+    assert ran == [nominal_ms, past_ms]
 
 
 async def test_recu_08_what_waits_is_not_ready(world):
