@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 from zlib import crc32
 
-from msgspec import Struct
+from mypy_extensions import mypyc_attr
 
 T = TypeVar("T", bound=Hashable)
 
@@ -22,19 +22,24 @@ _SILVER_RATIO: Final = 0x6A09E667F3BCC909
 _64_BITS: Final = (1 << 64) - 1
 
 
-class _Entry(Struct, Generic[T], eq=False, frozen=True, gc=False):
-    """One push of an item. Without a header of the collector, for which a hundred thousand
-    that come due at once would be many young objects to walk."""
+@mypyc_attr(acyclic=True)
+class _Entry:
+    """One push of an item; `push` is its number: no two have the same.
 
-    due_ms: int
-    sequence: int
-    push: int
-    """Its number: no two have the same."""
-    item: T
+    Without a header of the collector, for which a hundred thousand that come due at once would be
+    many young objects to walk."""
+
+    __slots__ = ("due_ms", "item", "push", "sequence")
+
+    def __init__(self, due_ms: int, sequence: int, push: int, item: Any) -> None:
+        self.due_ms: Final = due_ms
+        self.sequence: Final = sequence
+        self.push: Final = push
+        self.item: Final = item
 
 
 # Due time, sequence, number of the push, entry: the first three decide.
-_Place: TypeAlias = tuple[int, int, int, _Entry[T]]
+_Place: TypeAlias = tuple[int, int, int, _Entry]
 
 
 def partition_of(key: str | bytes | int, partitions: int) -> int:
@@ -71,13 +76,13 @@ class _Lane(Generic[T]):
     __slots__ = ("heap", "row")
 
     def __init__(self) -> None:
-        self.row: deque[_Entry[T]] = deque()
-        self.heap: list[_Place[T]] = []
+        self.row: deque[_Entry] = deque()
+        self.heap: list[_Place] = []
 
     def __len__(self) -> int:
         return len(self.row) + len(self.heap)
 
-    def add(self, entry: _Entry[T]) -> None:
+    def add(self, entry: _Entry) -> None:
         """Add an entry that was pushed after all others."""
         row = self.row
         if row:
@@ -87,12 +92,12 @@ class _Lane(Generic[T]):
                 return
         row.append(entry)
 
-    def first(self) -> _Entry[T] | None:
+    def first(self) -> _Entry | None:
         if self._heap_goes_first():
             return self.heap[0][3]
         return self.row[0] if self.row else None
 
-    def pop(self) -> _Entry[T]:
+    def pop(self) -> _Entry:
         return heappop(self.heap)[3] if self._heap_goes_first() else self.row.popleft()
 
     def _heap_goes_first(self) -> bool:
@@ -106,7 +111,7 @@ def _next_partition(occupied: int, turn: int) -> int:
     return (ahead & -ahead).bit_length() - 1
 
 
-def _place(entry: _Entry[T]) -> _Place[T]:
+def _place(entry: _Entry) -> _Place:
     return (entry.due_ms, entry.sequence, entry.push, entry)
 
 
@@ -132,7 +137,7 @@ class ReadyQueue(Generic[T]):
         """Start empty, with the given number of partitions."""
         assert partitions >= 1
         self._partitions = partitions
-        self._waiting: dict[T, _Entry[T]] = {}
+        self._waiting: dict[T, _Entry] = {}
         # By priority: a lane a partition (none before the priority is used), which
         # partitions have entries (bits), and which partition's turn it is.
         self._lanes: list[list[_Lane[T]]] = [[] for _ in range(PRIORITIES)]
@@ -163,7 +168,7 @@ class ReadyQueue(Generic[T]):
         entry = self._waiting[item] = _Entry(due_ms, sequence, self._pushes, item)
         lanes = self._lanes[priority]
         if not lanes:
-            lanes.extend(_Lane() for _ in range(self._partitions))
+            lanes.extend([_Lane() for _ in range(self._partitions)])
         lanes[partition].add(entry)
         self._occupied[priority] |= 1 << partition
 
@@ -240,14 +245,14 @@ class ReadyQueue(Generic[T]):
         self._occupied[priority], self._turns[priority] = occupied, turn
         self._entries = entries
 
-    def _is_stale(self, entry: _Entry[T]) -> bool:
+    def _is_stale(self, entry: _Entry) -> bool:
         return self._waiting.get(entry.item) is not entry
 
     def _sweep(self) -> None:
         """Drop all stale entries."""
         for priority, lanes in enumerate(self._lanes):
             for partition, lane in enumerate(lanes):
-                lane.row = deque(entry for entry in lane.row if not self._is_stale(entry))
+                lane.row = deque([entry for entry in lane.row if not self._is_stale(entry)])
                 lane.heap = [place for place in lane.heap if not self._is_stale(place[3])]
                 heapify(lane.heap)
                 if not lane:

@@ -143,7 +143,14 @@ class TimeBuckets(Generic[T]):
             starts += [number * self._width_ms for number in numbers if number <= last]
         if from_ms is not None:
             starts = starts[bisect_left(starts, from_ms) :]
-        return ((start, items) for start in starts if (items := self.items(start)))
+        return self._read(starts)
+
+    def _read(self, starts: list[int]) -> Iterator[tuple[int, list[T]]]:
+        """The buckets that start then, each read when its turn comes (see `upto`)."""
+        for start in starts:
+            items = self.items(start)
+            if items:
+                yield start, items
 
     def _span_numbers_upto(self, last: int) -> set[int]:
         """The spans numbered `last` or less; beneath a higher number the heap holds none."""

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from msgspec import Struct
+from mypy_extensions import mypyc_attr
 
 T = TypeVar("T")
 
@@ -29,14 +29,19 @@ _PLACES: Final = tuple(
 _STALE_ENTRIES_ALLOWED: Final = 64
 
 
-class Timer(Struct, Generic[T], eq=False, frozen=True, gc=False):
+@mypyc_attr(acyclic=True)
+class Timer:
     """The handle of one inserted item: a name for `TimingWheel.cancel`.
 
     Equal only to itself, and without a reference to the item, so an item may
     keep its own timer and no cycle arises.
     """
 
-    due_ms: int
+    __slots__ = ("due_ms",)
+
+    def __init__(self, due_ms: int) -> None:
+        """The handle of an item that is due then."""
+        self.due_ms: Final = due_ms
 
 
 class TimingWheel(Generic[T]):
@@ -123,7 +128,7 @@ class TimingWheel(Generic[T]):
         assert moves_limit >= 1
         self._moves_limit = moves_limit
         self._count = 0
-        self._instants: dict[int, dict[Timer[T], T]] = {}  # none of them empty
+        self._instants: dict[int, dict[Timer, T]] = {}  # none of them empty
         # Instants before _time are in the late heap, those in slots and blocks at or after it.
         self._time = now_ms
         self._occupied = 0
@@ -133,14 +138,14 @@ class TimingWheel(Generic[T]):
         self._cascading: set[int] = set()  # instants of the slot entered that are still to move
         self._late: list[int] = []
         # The timers of the instant that is being fired in steps, those of the next steps.
-        self._run: Iterator[Timer[T]] = iter(())
+        self._run: Iterator[Timer] = iter(())
         self._run_due_ms: int | None = None
 
     def __len__(self) -> int:
         """Items inserted and neither fired nor cancelled."""
         return self._count
 
-    def __contains__(self, timer: Timer[T]) -> bool:
+    def __contains__(self, timer: Timer) -> bool:
         """Whether the timer is still to fire."""
         return timer in self._instants.get(timer.due_ms, ())
 
@@ -150,12 +155,12 @@ class TimingWheel(Generic[T]):
         instant = self._instants.get(due_ms)
         return () if instant is None else instant.values()
 
-    def insert(self, due_ms: int, item: T) -> Timer[T]:
+    def insert(self, due_ms: int, item: T) -> Timer:
         """Fire `item` at the first `advance` whose `now_ms` is at or after `due_ms`.
 
         Any integer is a valid due time: past, negative, or far beyond the levels.
         """
-        timer: Timer[T] = Timer(due_ms)
+        timer: Timer = Timer(due_ms)
         instant = self._instants.get(due_ms)
         if instant is None:
             instant = self._instants[due_ms] = {}
@@ -164,7 +169,7 @@ class TimingWheel(Generic[T]):
         self._count += 1
         return timer
 
-    def cancel(self, timer: Timer[T]) -> bool:
+    def cancel(self, timer: Timer) -> bool:
         """Take the timer's item out; False if it has fired or was cancelled before."""
         due_ms = timer.due_ms
         instant = self._instants.get(due_ms)
@@ -314,12 +319,12 @@ class TimingWheel(Generic[T]):
             self._run, self._run_due_ms = iter(()), None
         return True
 
-    def _first_of(self, due_ms: int, instant: dict[Timer[T], T], room: int) -> list[T]:
+    def _first_of(self, due_ms: int, instant: dict[Timer, T], room: int) -> list[T]:
         """Take the first items out of an instant that holds more, at a cost that does not
         depend on how many were taken out before."""
         first: list[T] = []
         while len(first) < room:
-            timers: list[Timer[T]] = []
+            timers: list[Timer] = []
             if due_ms == self._run_due_ms:
                 timers = list(islice(self._run, room - len(first)))
             if not timers:

@@ -40,7 +40,7 @@ class Gate:
         self.bound_by_key: dict[str, int] = {}
         self.held = False
         """Nothing may go, and nothing is looked for until something changes."""
-        self.timer: Timer[Gate] | None = None
+        self.timer: Timer | None = None
         """When the rate limit has room again."""
 
     def room(self, now_ms: int) -> int:

@@ -58,7 +58,7 @@ class Duty:
         self._settings = settings
         self._instruments = instruments
         self._wheel: TimingWheel[Item] = TimingWheel(max(self.now_ms(), 0))
-        self._places: dict[Item, Timer[Item] | None] = {}
+        self._places: dict[Item, Timer | None] = {}
         """Where each scheduled execution and timetable is that has left its bucket: its one
         live timer in the wheel, or None: it is ready, or bound to a claim under way."""
         self._loaded_to_ms = 0

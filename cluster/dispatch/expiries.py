@@ -36,7 +36,7 @@ class Expiries:
         self._take_out = take_out
         self._derive = derive
         self._wheel: TimingWheel[Execution] = TimingWheel(now_ms)
-        self._watched: dict[Execution, Timer[Execution]] = {}
+        self._watched: dict[Execution, Timer] = {}
         self._skips: Outbox[Execution] = Outbox(
             "skip", commit, timers, settings, instruments,
             build=lambda executions: SkipExpired(

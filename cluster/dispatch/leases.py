@@ -88,7 +88,7 @@ class Leases:
         """Leases by the instant at which to look at them, in order of coming."""
         self._wheel: TimingWheel[int] = TimingWheel(timers.monotonic_ms())
         """These instants."""
-        self._look_timers: dict[int, Timer[int]] = {}
+        self._look_timers: dict[int, Timer] = {}
         self._expiries: Outbox[Lease] = Outbox(
             "expire", commit, timers, settings, instruments,
             build=self._expire, wanted=self._is_live,

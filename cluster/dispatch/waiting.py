@@ -43,7 +43,7 @@ class Listener:
         self.deadline_ms = deadline_ms
         """When it has waited long enough, by the monotonic clock. A claim that is bound to work by
         then tells it the verdict."""
-        self.timer: Timer[tuple[Waiter, Listener]] | None = None
+        self.timer: Timer | None = None
 
 
 class Waiter:

@@ -11,12 +11,11 @@ from timeball.cluster.http.instants import render_instant, render_optional
 from timeball.cluster.http.options import show_expiry
 from timeball.cluster.http.schedule_views import NEXT_FIRES, show_fires, show_timetable
 from timeball.cluster.state.expiry import expires_ms
-from timeball.cluster.state.keys import UNTIL_ENDED, KeyRecord
+from timeball.cluster.state.keys import UNTIL_ENDED, Key
 from timeball.cluster.state.limits import MAX_TIME_MS
 from timeball.cluster.state.operations import RetryPolicy
 from timeball.cluster.state.records import (
     Attempt,
-    AttemptError,
     Execution,
     ExecutionState,
     Job,
@@ -27,6 +26,7 @@ from timeball.cluster.state.records import (
     definition_of,
     origin_of,
 )
+from timeball.cluster.state.values import AttemptError
 
 JOB_STATES: dict[str, JobState] = {state.name.lower(): state for state in JobState}
 EXECUTION_STATES: dict[str, ExecutionState] = {
@@ -84,7 +84,7 @@ def job_state(job: Job) -> JobStateName:
 def job_view(
     job: Job,
     executions: list[Execution],
-    key: KeyRecord | None,
+    key: Key | None,
     form: Form,
     now_ms: int,
     *,
@@ -121,7 +121,7 @@ def job_view(
     )
 
 
-def _key_view(key: KeyRecord) -> messages.KeyView:
+def _key_view(key: Key) -> messages.KeyView:
     expires_at = None
     if key.window_ms != UNTIL_ENDED:
         expires_at = render_instant(min(key.since_ms + key.window_ms, MAX_TIME_MS))

@@ -22,7 +22,6 @@ from timeball.cluster.state.operations import (
     UpdateJob,
 )
 from timeball.cluster.state.records import (
-    Definition,
     Execution,
     ExecutionState,
     Job,
@@ -33,6 +32,7 @@ from timeball.cluster.state.soundness import is_sound_options, is_sound_timetabl
 from timeball.cluster.state.store import Store
 from timeball.cluster.state.timetables import find_timetable, skip_expired_of, stand_at_present
 from timeball.cluster.state.transitions import TERMINAL, Event
+from timeball.cluster.state.values import Definition
 from timeball.cluster.state.verdicts import Changed, ChangeStatus, CreateStatus
 from timeball.wheel import PRIORITIES
 
@@ -211,7 +211,7 @@ def _change_recurring(
         skip_expired_of(store, recurrence)
     # Also what began and waits: another rule may let it go, or hold it back.
     store.touched.extend(
-        execution for execution in recurrence.live.values() if execution.state is _SCHEDULED
+        [execution for execution in recurrence.live.values() if execution.state is _SCHEDULED]
     )
     return ChangeStatus.CHANGED
 

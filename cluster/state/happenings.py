@@ -51,7 +51,7 @@ class Happened(enum.IntEnum):
 
 
 Happening = tuple[int, int, str, int, int, int, int, int, str, str]
-"""What happened; then of an execution
+"""What happened (the number of a `Happened`); then of an execution
 
     state, queue, job id, nominal time, token, latest attempt's number, due time, who, why
 
@@ -148,9 +148,8 @@ def of_execution(
 ) -> Happening:
     """Something happened to an execution, which is now as it is after it."""
     job, tries = execution.job, execution.tries
-    state: int = execution.state
-    if state is _SCHEDULED and execution.attempts_used:
-        state = RETRY
+    retried = execution.state is _SCHEDULED and execution.attempts_used
+    state: int = RETRY if retried else execution.state
     if type(tries) is Attempt:
         number = tries.number
     else:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from timeball.cluster.state import limits
 from timeball.cluster.state.happenings import Happened, of_execution, of_job
 from timeball.cluster.state.jitter import jitter_offset
-from timeball.cluster.state.keys import (
-    UNTIL_ENDED,
-    KeyRecord,
-    key_name,
-    short_fingerprint,
-)
-from timeball.cluster.state.memory import RequestRecord
+from timeball.cluster.state.keys import UNTIL_ENDED, Key, key_name, short_fingerprint
 from timeball.cluster.state.operations import (
     DEFAULT_POLICY,
     NO_OPTIONS,
@@ -32,6 +26,7 @@ from timeball.cluster.state.soundness import (
 )
 from timeball.cluster.state.store import NO_EXECUTIONS, Store
 from timeball.cluster.state.transitions import Event
+from timeball.cluster.state.values import RequestRecord
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
 from timeball.wheel import PRIORITIES
 
@@ -108,7 +103,7 @@ def _may_require(store: Store, queue: str, requires: tuple[str, ...]) -> bool:
     return counts is None or counts.has_room_for(requires)
 
 
-def _known(store: Store, new: NewJob, rule: KeyRule, known: KeyRecord) -> Created:
+def _known(store: Store, new: NewJob, rule: KeyRule, known: Key) -> Created:
     """The answer to a create whose key another has."""
     if known.fingerprint != short_fingerprint(new.fingerprint):
         return _KEY_REUSED
@@ -124,7 +119,7 @@ def _known(store: Store, new: NewJob, rule: KeyRule, known: KeyRecord) -> Create
 def _hold_key(store: Store, new: NewJob, rule: KeyRule, job: Job, nominal_ms: int) -> None:
     # A window of none would be one without an end.
     window_ms = rule.window_ms or store.settings.idempotency_window_ms or 1
-    record = KeyRecord(
+    record = Key(
         key_name(job.idempotency_key, job.queue, within_queue=rule.within_queue),
         job.created_ms,
         short_fingerprint(new.fingerprint),
@@ -139,7 +134,7 @@ def _hold_key(store: Store, new: NewJob, rule: KeyRule, job: Job, nominal_ms: in
         store.keys.add(record)
 
 
-def _first_nominal(store: Store, known: KeyRecord) -> int:
+def _first_nominal(store: Store, known: Key) -> int:
     """The nominal time that a key's job began with; of a one-shot job the one of now."""
     job = store.jobs.get(known.job)
     if job is None or job.recurrence is not None:

@@ -15,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-import msgspec
+from mypy_extensions import mypyc_attr
 
 from timeball.cluster.state.fifo import Fifo
 from timeball.cluster.state.records import Job
 
 _SHARDS = 64
 _FINGERPRINT = (1 << 60) - 1
+
+
 UNTIL_ENDED = 0
 """In place of a window: the key holds until its job has ended."""
 
@@ -29,16 +31,30 @@ KeyName = str | tuple[str, str]
 """Under which a key is known: itself, or (queue, key) if it is known within its queue alone."""
 
 
-class KeyRecord(msgspec.Struct, array_like=True, eq=False, gc=False):
-    """A key, when its job was created (log-time, epoch ms), and which request and job it is of."""
+@mypyc_attr(acyclic=True)
+class Key:
+    """A key, when its job was created (log-time, epoch ms), and which request and job it is of.
 
-    name: KeyName
-    since_ms: int
-    fingerprint: int
-    job: int
-    nominal_ms: int
-    window_ms: int
-    """How long it holds from `since_ms`, or `UNTIL_ENDED`."""
+    It holds for `window_ms` from `since_ms`, or `UNTIL_ENDED`.
+    """
+
+    __slots__ = ("fingerprint", "job", "name", "nominal_ms", "since_ms", "window_ms")
+
+    def __init__(
+        self,
+        name: KeyName,
+        since_ms: int,
+        fingerprint: int,
+        job: int,
+        nominal_ms: int,
+        window_ms: int,
+    ) -> None:
+        self.name = name
+        self.since_ms = since_ms
+        self.fingerprint = fingerprint
+        self.job = job
+        self.nominal_ms = nominal_ms
+        self.window_ms = window_ms
 
     def holds(self, now_ms: int) -> bool:
         """Whether its window is not over, or it knows none."""
@@ -66,26 +82,26 @@ class Keys:
     __slots__ = ("_of_jobs", "_orders", "_shards", "held", "windowed")
 
     def __init__(self) -> None:
-        self._shards: list[dict[KeyName, KeyRecord]] = [{} for _ in range(_SHARDS)]
-        self._orders: dict[int, Fifo[KeyRecord]] = {}
+        self._shards: list[dict[KeyName, Key]] = [{} for _ in range(_SHARDS)]
+        self._orders: dict[int, Fifo[Key]] = {}
         """Keys with a window, by the class of it, in the order of their creates."""
-        self._of_jobs: list[dict[int, KeyRecord]] = [{} for _ in range(_SHARDS)]
+        self._of_jobs: list[dict[int, Key]] = [{} for _ in range(_SHARDS)]
         """Keys that hold until their job has ended, by job, for as long as that is kept."""
         self.windowed = 0
         """How many keys with a window are in memory."""
         self.held = 0
         """How many keys hold until their job has ended."""
 
-    def __iter__(self) -> Iterator[KeyRecord]:
+    def __iter__(self) -> Iterator[Key]:
         """The keys with a window of this moment: by class, and in it oldest first."""
         return chain.from_iterable([iter(order) for order in self._orders.values()])
 
-    def find(self, name: KeyName, now_ms: int) -> KeyRecord | None:
+    def find(self, name: KeyName, now_ms: int) -> Key | None:
         """What holds this name."""
         record = self._shards[hash(name) % _SHARDS].get(name)
         return record if record is not None and record.holds(now_ms) else None
 
-    def of_job(self, job: Job, now_ms: int) -> KeyRecord | None:
+    def of_job(self, job: Job, now_ms: int) -> Key | None:
         """The key by which a job is known; None if it has none, or that is free again."""
         key = job.idempotency_key
         if key:
@@ -97,7 +113,7 @@ class Keys:
 
     # With a window.
 
-    def add(self, record: KeyRecord) -> None:
+    def add(self, record: Key) -> None:
         """Know a key for its window; within a class of windows, jobs come in rising order.
 
         Of records of one name, whichever came first to a state that is restored, the one of the
@@ -110,7 +126,7 @@ class Keys:
         number = window_class(record.window_ms)
         order = self._orders.get(number)
         if order is None:
-            order = Fifo[KeyRecord]()
+            order = Fifo[Key]()
             self._orders = dict(sorted([*self._orders.items(), (number, order)]))
         order.append(record)
         self.windowed += 1
@@ -129,27 +145,27 @@ class Keys:
             self._forget(min(filter(len, self._orders.values()), key=lambda one: one.oldest.job))
         return early
 
-    def _forget(self, order: Fifo[KeyRecord]) -> None:
+    def _forget(self, order: Fifo[Key]) -> None:
         record = order.take()
         self.windowed -= 1
         self._unname(record)
 
-    def _unname(self, record: KeyRecord) -> None:
+    def _unname(self, record: Key) -> None:
         shard = self._shards[hash(record.name) % _SHARDS]
         if shard.get(record.name) is record:
             del shard[record.name]
 
     # Until the job has ended.
 
-    def keep(self, record: KeyRecord) -> None:
+    def keep(self, record: Key) -> None:
         """Remember the key of a job that holds it until it has ended, for as long as it is kept."""
         self._of_jobs[_shard(record.job)][record.job] = record
 
-    def kept(self, job_id: int) -> KeyRecord | None:
+    def kept(self, job_id: int) -> Key | None:
         """The key that a job holds until it has ended, or held."""
         return self._of_jobs[_shard(job_id)].get(job_id)
 
-    def hold(self, record: KeyRecord) -> None:
+    def hold(self, record: Key) -> None:
         """Let the name be held; nothing else may hold it."""
         self._shards[hash(record.name) % _SHARDS][record.name] = record
         self.held += 1
@@ -179,7 +195,7 @@ class Keys:
         """The job is forgotten."""
         self._of_jobs[_shard(job_id)].pop(job_id, None)
 
-    def _is_held_by(self, record: KeyRecord) -> bool:
+    def _is_held_by(self, record: Key) -> bool:
         return self._shards[hash(record.name) % _SHARDS].get(record.name) is record
 
 

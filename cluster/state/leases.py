@@ -13,7 +13,6 @@ from timeball.cluster.state import limits, poison
 from timeball.cluster.state.backoff import backoff_ms
 from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_execution
-from timeball.cluster.state.memory import ClaimRecord
 from timeball.cluster.state.operations import (
     NO_OPTIONS,
     Claim,
@@ -31,7 +30,6 @@ from timeball.cluster.state.overlap import waits
 from timeball.cluster.state.queues import admit
 from timeball.cluster.state.records import (
     Attempt,
-    AttemptError,
     Execution,
     ExecutionState,
     Outcome,
@@ -40,6 +38,7 @@ from timeball.cluster.state.records import (
 from timeball.cluster.state.store import Store
 from timeball.cluster.state.timetables import died
 from timeball.cluster.state.transitions import TERMINAL, Event, move
+from timeball.cluster.state.values import AttemptError, ClaimRecord
 from timeball.cluster.state.verdicts import Verdict
 
 # Names of the module, since reading a member off its class takes ten times as long.

@@ -8,10 +8,9 @@ bounded number of records: a page may be short, even empty, and still have a nex
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Generic, NamedTuple, TypeVar
-
-import msgspec
 
 from timeball.cluster.state.happenings import error_type_of
 from timeball.cluster.state.limits import MAX_TIME_MS
@@ -26,11 +25,14 @@ R = TypeVar("R")
 C = TypeVar("C")
 
 
-class Page(msgspec.Struct, Generic[R, C]):
+class Page(Generic[R, C]):
     """Some records and the cursor to go on from; `next_after` is None at the end."""
 
-    items: list[R]
-    next_after: C | None
+    __slots__ = ("items", "next_after")
+
+    def __init__(self, items: list[R], next_after: C | None) -> None:
+        self.items = items
+        self.next_after = next_after
 
 
 class Span(NamedTuple):
@@ -59,11 +61,11 @@ def list_jobs(
     """Jobs by falling id, from below `after` on."""
     upto = None if after is None else after - 1
 
-    def found() -> Iterator[tuple[Job, int]]:
+    def found() -> Iterator[tuple[Job, int, bool]]:
         for job in store.jobs.newest_first(upto):
             if job.created_ms < created.from_ms:
                 return  # ids and log-time rise together
-            yield job, job.id
+            yield job, job.id, wanted(job)
 
     def wanted(job: Job) -> bool:
         return (
@@ -73,7 +75,7 @@ def list_jobs(
             and created.holds(job.created_ms)
         )
 
-    return _page(((job, cursor, wanted(job)) for job, cursor in found()), limit)
+    return _page(found(), limit)
 
 
 def list_executions(
@@ -101,7 +103,8 @@ def list_executions(
     return _page(found(), limit)
 
 
-class DeadFilter(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class DeadFilter:
     """Which dead executions are wanted: those to which all applies; None: whichever."""
 
     queue: str | None = None

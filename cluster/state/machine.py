@@ -7,9 +7,8 @@ applies the same entries holds the same state, byte for byte (`digest`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from timeball.cluster.state import (
     budget,
@@ -27,7 +26,7 @@ from timeball.cluster.state import (
     timetables,
 )
 from timeball.cluster.state.happenings import NOTHING, Happenings
-from timeball.cluster.state.keys import KeyRecord
+from timeball.cluster.state.keys import Key
 from timeball.cluster.state.levels import SUPPORTED_LEVEL, level_of
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
@@ -73,7 +72,8 @@ from timeball.cluster.state.store import Store
 from timeball.wheel import TimeBuckets
 
 
-class Applied(msgspec.Struct, gc=False):
+@dataclass
+class Applied:
     """What applying one entry did.
 
     `halt` is None, or why this node must stop: it could not apply the entry as the others
@@ -286,7 +286,7 @@ class StateMachine:
         """The kept executions of a job by nominal time."""
         return self._store.executions_of(job)
 
-    def key_of(self, job: Job) -> KeyRecord | None:
+    def key_of(self, job: Job) -> Key | None:
         """The idempotency key by which a job is known; None if it has none that still holds."""
         return self._store.keys.of_job(job, self._store.log_time_ms)
 

@@ -12,44 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-import msgspec
-
 from timeball.cluster.state.fifo import Fifo
-from timeball.cluster.state.verdicts import Created
+from timeball.cluster.state.values import Remembered
 
 _SHARDS = 64
-
-
-class Remembered(msgspec.Struct, array_like=True, eq=False, gc=False):
-    """Something known by a key since a log-time (epoch ms)."""
-
-    key: str
-    since_ms: int
-
-    def weight(self) -> int:
-        """Its share of the memory's limit."""
-        raise NotImplementedError
-
-
-class RequestRecord(Remembered):
-    """A request id of `CreateJobs`, or of a trigger, and the answer."""
-
-    answer: list[Created]
-    of_trigger: bool = False
-
-    def weight(self) -> int:
-        """The number of jobs answered for."""
-        return len(self.answer)
-
-
-class ClaimRecord(Remembered):
-    """A request id of `Claim` and the tokens that it was granted."""
-
-    tokens: list[int]
-
-    def weight(self) -> int:
-        """The number of leases granted."""
-        return len(self.tokens)
 
 
 R = TypeVar("R", bound=Remembered)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-import msgspec
+from mypy_extensions import mypyc_attr
 
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.limits import MAX_REQUIREMENTS, MAX_TIME_MS
 from timeball.cluster.state.operations import NO_OPTIONS, Fate, Options, RetryPolicy, Timetable
 from timeball.cluster.state.queue_settings import QueueSettings
+from timeball.cluster.state.values import AttemptError, Definition
 
 
 class JobState(enum.IntEnum):
@@ -51,38 +52,54 @@ class Outcome(enum.IntEnum):
     CANCELLED = 6
 
 
-class AttemptError(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What its worker said of an attempt that failed; texts of bounded length."""
-
-    error_type: str = ""
-    message: str = ""
-    backtrace: str = ""
+# Names of the module, since reading a member off its class takes ten times as long.
+_OPEN = Outcome.OPEN
+_ACTIVE = JobState.ACTIVE
 
 
-class Attempt(msgspec.Struct, array_like=True, eq=False, gc=False):
+@mypyc_attr(acyclic=True)
+class Attempt:
     """One lease of an execution, with its outcome. Times are log-time, epoch ms (0: not yet).
 
     It is claimed when its worker may begin: at the grant, or when the execution is due, if
     it was leased shortly before. `number` counts an execution's attempts from 1, through
     releases and replays too. Only the latest are kept, so the first number kept tells how
-    many were dropped.
+    many were dropped. `error` is None unless a worker said something: most attempts have none,
+    and stay small. `progress` is the latest that its worker said of how far it had come, in
+    MessagePack; b"": nothing.
     """
 
-    token: int
-    worker: str
-    lease_ms: int
-    claimed_ms: int
-    started_ms: int = 0
-    finished_ms: int = 0
-    outcome: Outcome = Outcome.OPEN
-    error: AttemptError | None = None
-    """None unless a worker said something: most attempts have none, and stay small."""
-    number: int = 1
-    progress: bytes = b""
-    """The latest that its worker said of how far it had come, in MessagePack; b"": nothing."""
+    __slots__ = (
+        "claimed_ms",
+        "error",
+        "finished_ms",
+        "lease_ms",
+        "number",
+        "outcome",
+        "progress",
+        "started_ms",
+        "token",
+        "worker",
+    )
+
+    def __init__(
+        self, token: int, worker: str, lease_ms: int, claimed_ms: int, number: int = 1
+    ) -> None:
+        """A lease just granted."""
+        self.token = token
+        self.worker = worker
+        self.lease_ms = lease_ms
+        self.claimed_ms = claimed_ms
+        self.started_ms = 0
+        self.finished_ms = 0
+        self.outcome = _OPEN
+        self.error: AttemptError | None = None
+        self.number = number
+        self.progress = b""
 
 
-class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):
+@mypyc_attr(acyclic=True)
+class Execution:
     """One occurrence of a job; its identity is (job id, nominal time).
 
     `due_ms` is the instant before which it is never handed out: the nominal time, or
@@ -90,22 +107,46 @@ class Execution(msgspec.Struct, eq=False, gc=False, weakref=False):
     the job id for a job's first execution.
     `token` is the latest fencing token granted, 0 before the first claim; it stays after
     the lease ends. `attempts_used` counts claims against the budget of the retry policy.
+    `tries` are its attempts; most have one, which is held directly: a list for each would be an
+    object for the collector to walk.
     """
 
-    job: Job
-    nominal_ms: int
-    due_ms: int
-    sequence: int
-    state: ExecutionState = ExecutionState.SCHEDULED
-    token: int = 0
-    attempts_used: int = 0
-    cancel_requested: bool = False
-    finished_ms: int = 0
-    reason: str = ""
-    result: bytes = b""
-    tries: Attempt | tuple[Attempt, ...] | None = None
-    """Its attempts; most have one, which is held directly: a list for each would be an object
-    for the collector to walk."""
+    __slots__ = (
+        "attempts_used",
+        "cancel_requested",
+        "due_ms",
+        "finished_ms",
+        "job",
+        "nominal_ms",
+        "reason",
+        "result",
+        "sequence",
+        "state",
+        "token",
+        "tries",
+    )
+
+    def __init__(
+        self,
+        job: Job,
+        nominal_ms: int,
+        due_ms: int,
+        sequence: int,
+        state: ExecutionState = ExecutionState.SCHEDULED,
+    ) -> None:
+        """One that was never claimed."""
+        self.job = job
+        self.nominal_ms = nominal_ms
+        self.due_ms = due_ms
+        self.sequence = sequence
+        self.state = state
+        self.token = 0
+        self.attempts_used = 0
+        self.cancel_requested = False
+        self.finished_ms = 0
+        self.reason = ""
+        self.result = b""
+        self.tries: Attempt | tuple[Attempt, ...] | None = None
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -146,17 +187,8 @@ class Origin(enum.IntEnum):
     BACKFILL = 2
 
 
-class Definition(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What executions of a job run with, as it was at `version` of the job."""
-
-    version: int
-    payload: bytes
-    retry: RetryPolicy
-    priority: int
-    timeout_ms: int
-
-
-class Recurrence(msgspec.Struct, eq=False, gc=False, weakref=False):
+@dataclass(eq=False)
+class Recurrence:
     """How far a recurring job's timetable has come, and what became of its nominal times.
 
     Each nominal time up to `planned_ms` is in one of `fired` (a run of its own, made or to
@@ -185,13 +217,13 @@ class Recurrence(msgspec.Struct, eq=False, gc=False, weakref=False):
     """Why it stands still; "" when it does not."""
     skip_to_ms: int = 0
     """Nominal times up to this fell into a pause that is over."""
-    live: dict[int, Execution] = msgspec.field(default_factory=dict)
+    live: dict[int, Execution] = field(default_factory=dict)
     """Executions that have not ended, by nominal time; derived from the records."""
-    ledger: list[Fate] = msgspec.field(default_factory=list)
+    ledger: list[Fate] = field(default_factory=list)
     """What became of the latest nominal times that hold no execution, in the order written."""
-    asked: dict[int, Origin] = msgspec.field(default_factory=dict)
+    asked: dict[int, Origin] = field(default_factory=dict)
     """Kept executions that the timetable did not make, by nominal time."""
-    begun: dict[int, Definition] = msgspec.field(default_factory=dict)
+    begun: dict[int, Definition] = field(default_factory=dict)
     """What kept executions that began before an edit run with, by nominal time."""
 
     @property
@@ -200,26 +232,61 @@ class Recurrence(msgspec.Struct, eq=False, gc=False, weakref=False):
         return not (self.ended or self.paused_ms or self.parked)
 
 
-class Job(msgspec.Struct, eq=False, gc=False, weakref=False):
-    """A job definition: what to run, where, when and how often to try."""
+@mypyc_attr(acyclic=True)
+class Job:
+    """A job definition: what to run, where, when and how often to try.
 
-    id: int
-    queue: str
-    payload: bytes
-    created_ms: int
-    retry: RetryPolicy
-    priority: int
-    partition_key: str
-    timeout_ms: int
-    idempotency_key: str
-    executions: dict[int, Execution] | Execution
-    """By nominal time; a one-shot job holds its single execution directly."""
-    recurrence: Recurrence | None = None
-    """None for a one-shot job."""
-    state: JobState = JobState.ACTIVE
-    version: int = 1
-    """Counts the definitions that it has had."""
-    options: Options = NO_OPTIONS
+    `executions` are by nominal time; a one-shot job holds its single execution directly.
+    `recurrence` is None for a one-shot job. `version` counts the definitions that it has had.
+    """
+
+    __slots__ = (
+        "created_ms",
+        "executions",
+        "id",
+        "idempotency_key",
+        "options",
+        "partition_key",
+        "payload",
+        "priority",
+        "queue",
+        "recurrence",
+        "retry",
+        "state",
+        "timeout_ms",
+        "version",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        queue: str,
+        payload: bytes,
+        created_ms: int,
+        retry: RetryPolicy,
+        priority: int,
+        partition_key: str,
+        timeout_ms: int,
+        idempotency_key: str,
+        executions: dict[int, Execution],
+        recurrence: Recurrence | None = None,
+        options: Options = NO_OPTIONS,
+    ) -> None:
+        """An active job in its first version."""
+        self.id = id
+        self.queue = queue
+        self.payload = payload
+        self.created_ms = created_ms
+        self.retry = retry
+        self.partition_key = partition_key
+        self.timeout_ms = timeout_ms
+        self.idempotency_key = idempotency_key
+        self.executions: dict[int, Execution] | Execution = executions
+        self.recurrence = recurrence
+        self.state = _ACTIVE
+        self.version = 1
+        self.priority = priority
+        self.options = options
 
     @property
     def timetable(self) -> Timetable | None:
@@ -274,7 +341,7 @@ def origin_of(execution: Execution) -> Origin:
     return recurrence.asked.get(execution.nominal_ms, Origin.TIMETABLE)
 
 
-@dataclass(slots=True)
+@dataclass
 class QueueCounts:
     """How much a queue holds now, and what it has seen since it came into being.
 
@@ -316,7 +383,7 @@ class QueueCounts:
         return known or len(self.requirements) < MAX_REQUIREMENTS
 
 
-@dataclass(slots=True)
+@dataclass
 class ConfiguredQueue:
     """A queue whose settings are not the default, with or without jobs.
 
@@ -330,7 +397,7 @@ class ConfiguredQueue:
     charged_ms: int = 0
 
 
-@dataclass(slots=True)
+@dataclass
 class Counters:
     """Plain totals since the start of the log, the same on every node."""
 

@@ -7,13 +7,41 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from timeball.cluster.state import limits
+from timeball.cluster.state.dumped import (
+    CONFIGURED,
+    DEAD,
+    END,
+    ENDED_JOB,
+    EXECUTIONS,
+    FINISHED,
+    HEADER,
+    INSTRUCTED,
+    JOBS,
+    KEYS,
+    MAGIC,
+    QUEUES,
+    RECORDS,
+    REQUESTS,
+    VERSION,
+    AttemptRecord,
+    ConfiguredRecord,
+    ExecutionRecord,
+    Header,
+    HeldKey,
+    InstructedRecord,
+    JobRecord,
+    KeyRecord,
+    QueueTotals,
+    decode_frame,
+)
 from timeball.cluster.state.instructions import is_sound_instruction
 from timeball.cluster.state.jobs import shared_policy
-from timeball.cluster.state.keys import UNTIL_ENDED, KeyRecord, key_name, window_class
+from timeball.cluster.state.keys import UNTIL_ENDED, Key, key_name, window_class
 from timeball.cluster.state.levels import FIRST_LEVEL
-from timeball.cluster.state.memory import ClaimRecord, Memory, RequestRecord
+from timeball.cluster.state.memory import Memory
 from timeball.cluster.state.operations import NO_OPTIONS, NUMBERED_PER_ENTRY, RetryPolicy
 from timeball.cluster.state.queue_settings import (
     DEFAULT_QUEUE_SETTINGS,
@@ -32,30 +60,6 @@ from timeball.cluster.state.records import (
     Recurrence,
 )
 from timeball.cluster.state.sizes import kept_bytes
-from timeball.cluster.state.snapshot import (
-    CLAIMS,
-    CONFIGURED,
-    DEAD,
-    END,
-    ENDED_JOB,
-    EXECUTIONS,
-    FINISHED,
-    HEADER,
-    INSTRUCTED,
-    JOBS,
-    KEYS,
-    MAGIC,
-    QUEUES,
-    REQUESTS,
-    VERSION,
-    ConfiguredRecord,
-    ExecutionRecord,
-    Header,
-    HeldKey,
-    InstructedRecord,
-    JobRecord,
-    QueueTotals,
-)
 from timeball.cluster.state.soundness import is_sound_options, is_sound_queue
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store, count_key, is_idle
 from timeball.cluster.state.transitions import TERMINAL
@@ -68,35 +72,13 @@ _SCHEDULED = ExecutionState.SCHEDULED
 _ACTIVE = JobState.ACTIVE
 
 
+@mypyc_attr(native_class=False)
 class LevelTooHigh(NotImplementedError):
     """A dump is of a feature level that this release does not support; not a damage."""
 
 
 def _refuse(why: str) -> NoReturn:
     raise ValueError(f"state dump: {why}")
-
-
-_Place = tuple[int, int, int]
-_frame: msgspec.msgpack.Decoder[tuple[int, msgspec.Raw]] = msgspec.msgpack.Decoder(
-    tuple[int, msgspec.Raw]
-)
-_records: dict[int, msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(of)
-    for kind, of in (
-        (HEADER, Header),
-        (QUEUES, list[QueueTotals]),
-        (CONFIGURED, list[ConfiguredRecord]),
-        (INSTRUCTED, list[InstructedRecord]),
-        (JOBS, list[JobRecord]),
-        (EXECUTIONS, list[ExecutionRecord]),
-        (FINISHED, list[_Place]),
-        (DEAD, list[tuple[int, int]]),
-        (KEYS, list[KeyRecord]),
-        (REQUESTS, list[RequestRecord]),
-        (CLAIMS, list[ClaimRecord]),
-        (END, list[int]),
-    )
-}
 
 
 class Loader:
@@ -111,7 +93,6 @@ class Loader:
         self._last_job = -1
         self._last_key = (0, -1)
         self._texts: dict[str, str] = {}
-        self._windows: dict[int, int] = {}
         self._dead = 0
         self._last_death_ms = 0
         self._last_told_ms = 0
@@ -128,8 +109,8 @@ class Loader:
             raise ValueError(f"state dump: {error}") from error
 
     def _chunk(self, data: bytes) -> None:
-        kind, raw = _frame.decode(data)
-        if kind not in _records:
+        kind, raw = decode_frame(data)
+        if kind not in RECORDS:
             _refuse(f"unknown kind of chunk {kind}")
         # Jobs and executions come in turns, and each execution after its job.
         went_back = kind < self._kind and (kind, self._kind) != (JOBS, EXECUTIONS)
@@ -138,7 +119,7 @@ class Loader:
         if (kind == HEADER) is not (self._kind == -1):
             _refuse("the header must come first, and once")
         self._kind = kind
-        content = _records[kind].decode(raw)
+        content = RECORDS[kind].decode(raw)
         if kind == HEADER:
             self._header(content)
         elif kind == END:
@@ -308,10 +289,10 @@ class Loader:
             record.idempotency_key,
             NO_EXECUTIONS if recurrence is None else {},
             None if recurrence is None else Recurrence(**msgspec.structs.asdict(recurrence)),
-            record.state,
-            record.version,
             record.options or NO_OPTIONS,
         )
+        job.state = record.state
+        job.version = record.version
         self._store.add_job(job)
         if record.held_key is not None:
             self._keep_key(job, record.held_key)
@@ -345,26 +326,33 @@ class Loader:
 
     def _execution(self, job: Job, record: ExecutionRecord) -> Execution:
         self._check_execution(record)
-        # Equal instants share one integer: a million pending ones are counted in bytes.
-        nominal_ms = record.nominal_ms
-        for attempt in record.attempts or ():
-            attempt.worker = self._share(attempt.worker)
-        execution = Execution(
-            job,
-            nominal_ms,
-            nominal_ms if record.due_ms == nominal_ms else record.due_ms,
-            job.id if record.sequence == job.id else record.sequence,
-            record.state,
-            record.token,
-            record.attempts_used,
-            record.cancel_requested,
-            record.finished_ms,
-            self._share(record.reason),
-            record.result,
-            _tries(record.attempts),
-        )
+        execution = Execution(job, record.nominal_ms, record.due_ms, record.sequence, record.state)
+        execution.token = record.token
+        execution.attempts_used = record.attempts_used
+        execution.cancel_requested = record.cancel_requested
+        execution.finished_ms = record.finished_ms
+        execution.reason = self._share(record.reason)
+        execution.result = record.result
+        execution.tries = self._tries(record.attempts)
         self._index(execution)
         return execution
+
+    def _tries(self, records: list[AttemptRecord] | None) -> Attempt | tuple[Attempt, ...] | None:
+        """Attempts as an execution holds them."""
+        if records is None:
+            return None
+        attempts = tuple([self._attempt(record) for record in records])
+        return attempts[0] if len(attempts) == 1 else attempts
+
+    def _attempt(self, record: AttemptRecord) -> Attempt:
+        worker = self._share(record.worker)
+        attempt = Attempt(record.token, worker, record.lease_ms, record.claimed_ms, record.number)
+        attempt.started_ms = record.started_ms
+        attempt.finished_ms = record.finished_ms
+        attempt.outcome = record.outcome
+        attempt.error = record.error
+        attempt.progress = record.progress
+        return attempt
 
     def _check_execution(self, record: ExecutionRecord) -> None:
         self._check_time(record.nominal_ms)
@@ -411,7 +399,7 @@ class Loader:
             else:
                 counts.cancelled += 1
 
-    def _finished_place(self, place: _Place) -> None:
+    def _finished_place(self, place: tuple[int, int, int]) -> None:
         job_id, nominal_ms, finished_ms = place
         store = self._store
         previous = store.finished.newest.finished_ms if store.finished else 0
@@ -450,7 +438,7 @@ class Loader:
         self._check_time(held.nominal_ms)
         name = key_name(job.idempotency_key, job.queue, within_queue=held.within_queue)
         self._store.keys.keep(
-            KeyRecord(name, job.created_ms, held.fingerprint, job.id, held.nominal_ms, UNTIL_ENDED)
+            Key(name, job.created_ms, held.fingerprint, job.id, held.nominal_ms, UNTIL_ENDED)
         )
 
     def _hold_key(self, job: Job) -> None:
@@ -470,25 +458,14 @@ class Loader:
         if record.since_ms > self._store.log_time_ms:
             _refuse("something is remembered from the future")
         self._last_key = place
-        self._share_with_job(record)
-        if len(self._windows) >= _TEXTS_SHARED:
-            self._windows.clear()
-        record.window_ms = self._windows.setdefault(record.window_ms, record.window_ms)
-        self._store.keys.add(record)
-
-    def _share_with_job(self, record: KeyRecord) -> None:
-        """Hold the same objects as the job where they are equal, as after a create."""
-        job = self._store.jobs.get(record.job)
-        if job is None:
-            return
-        key, within_queue = job.idempotency_key, isinstance(record.name, tuple)
-        name = key_name(key, job.queue, within_queue=within_queue)
-        if record.name == name:
-            record.name, record.job = name, job.id
-            if record.nominal_ms == job.planned_ms:
-                record.nominal_ms = job.planned_ms
-            if record.since_ms == job.created_ms:
-                record.since_ms = job.created_ms
+        name, since_ms, fingerprint, job_id, nominal_ms, window_ms = msgspec.structs.astuple(record)
+        job = self._store.jobs.get(job_id)
+        if job is not None:
+            # Hold the same text as the job where they are equal, as after a create.
+            within_queue = isinstance(name, tuple)
+            of_job = key_name(job.idempotency_key, job.queue, within_queue=within_queue)
+            name = of_job if name == of_job else name
+        self._store.keys.add(Key(name, since_ms, fingerprint, job_id, nominal_ms, window_ms))
 
     def _remember(self, memory: Memory[Any], record: Any) -> None:
         if record.since_ms > self._store.log_time_ms:
@@ -503,13 +480,6 @@ class Loader:
     def _check_time(self, time_ms: int) -> None:
         if not 0 <= time_ms <= limits.MAX_TIME_MS:
             _refuse("a time is out of range")
-
-
-def _tries(attempts: list[Attempt] | None) -> Attempt | tuple[Attempt, ...] | None:
-    """Attempts as an execution holds them."""
-    if attempts is None:
-        return None
-    return attempts[0] if len(attempts) == 1 else tuple(attempts)
 
 
 def dismantle(store: Store) -> Iterator[None]:

@@ -24,175 +24,60 @@ from typing import Any
 
 import msgspec
 
-from timeball.cluster.state.keys import KeyRecord, Keys
-from timeball.cluster.state.levels import FIRST_LEVEL
+from timeball.cluster.state.dumped import (
+    CLAIMS,
+    CONFIGURED,
+    DEAD,
+    END,
+    ENDED_JOB,
+    EXECUTIONS,
+    FINISHED,
+    HEADER,
+    INSTRUCTED,
+    JOBS,
+    KEYS,
+    MAGIC,
+    QUEUES,
+    REQUESTS,
+    VERSION,
+    Header,
+    RecurrenceRecord,
+)
+from timeball.cluster.state.keys import Key, Keys
 from timeball.cluster.state.operations import (
     DEFAULT_POLICY,
     NO_OPTIONS,
     NUMBERED_PER_ENTRY,
-    ClusterSettings,
-    Fate,
-    Options,
-    RetryPolicy,
-    Timetable,
-)
-from timeball.cluster.state.queue_settings import (
-    QueueSettings,
 )
 from timeball.cluster.state.records import (
     Attempt,
-    Definition,
     Execution,
-    ExecutionState,
     Job,
-    JobState,
-    Origin,
 )
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
 
-MAGIC = "timeball-state"
-VERSION = 7
 RECORDS_PER_CHUNK = 250
 BYTES_PER_CHUNK = 262_144
 """A chunk ends with the record that reaches either; a node pauses for one chunk at a time."""
-ENDED_JOB = -1
-"""Stands for the nominal time where retention holds a job, not an execution."""
-
-(
-    HEADER,
-    QUEUES,
-    CONFIGURED,
-    INSTRUCTED,
-    JOBS,
-    EXECUTIONS,
-    FINISHED,
-    DEAD,
-    KEYS,
-    REQUESTS,
-    CLAIMS,
-    END,
-) = range(12)
-
 _encode = msgspec.msgpack.Encoder().encode
 _CHUNK_HEAD = Layout(">BBBI")
 _PAIR, _ARRAY_32 = 0x92, 0xDD
 """MessagePack's marks of an array of two, and of one whose length follows in four bytes."""
 
 
-class Header(msgspec.Struct, array_like=True, frozen=True):
-    """What the stream is, where in the log it stands, and what is no record.
-
-    Its fields keep their places for ever, so that each release can tell which level it lacks.
-    """
-
-    magic: str
-    version: int
-    applied_index: int
-    log_time_ms: int
-    settings: ClusterSettings
-    counters: tuple[int, ...]
-    level: int = FIRST_LEVEL
-    catch_up_us: int = 0
-
-
-class QueueTotals(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A queue and its totals; its present counts follow from the records."""
-
-    name: str
-    created: int
-    succeeded: int
-    dead: int
-    cancelled: int
-    skipped: int
-
-
-class ConfiguredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The settings of a queue, as dumped."""
-
-    name: str
-    settings: QueueSettings
-    version: int
-    charged: int
-    charged_ms: int
-
-
-class InstructedRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a worker is told, as dumped."""
-
-    worker: str
-    instruction: str
-    since_ms: int
-
-
-class ExecutionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An execution as dumped; `_execution_record` writes the same fields in the same order."""
-
-    job: int
-    nominal_ms: int
-    due_ms: int
-    sequence: int
-    state: ExecutionState
-    token: int
-    attempts_used: int
-    cancel_requested: bool
-    finished_ms: int
-    reason: str
-    result: bytes
-    attempts: list[Attempt] | None
-
-
-class RecurrenceRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How far a recurring job has come, as dumped: the fields of `Recurrence`, less what derives
-    from the executions."""
-
-    timetable: Timetable
-    planned_ms: int
-    passed_ms: int
-    name: str
-    made: int
-    fired: int
-    coalesced: int
-    skipped: int
-    missed: int
-    ended: bool
-    paused_ms: int
-    pause_reason: str
-    parked: str
-    skip_to_ms: int
-    ledger: list[Fate]
-    asked: dict[int, Origin]
-    begun: dict[int, Definition]
-
-
-class HeldKey(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a job's record does not tell of a key that it holds until it has ended."""
-
-    within_queue: bool
-    fingerprint: int
-    nominal_ms: int
-
-
-class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A job as dumped, with the execution of a one-shot job (see `_job_record`)."""
-
-    id: int
-    queue: str
-    payload: bytes
-    created_ms: int
-    retry: RetryPolicy | None
-    """None for the default, which most have."""
-    priority: int
-    partition_key: str
-    timeout_ms: int
-    idempotency_key: str
-    state: JobState
-    version: int
-    options: Options | None
-    """None for none, which most have."""
-    held_key: HeldKey | None
-    """How it holds its key, or held it, if until it has ended."""
-    recurrence: RecurrenceRecord | None
-    execution: ExecutionRecord | None
+def _attempt_fields(attempt: Attempt) -> tuple[Any, ...]:
+    return (
+        attempt.token,
+        attempt.worker,
+        attempt.lease_ms,
+        attempt.claimed_ms,
+        attempt.started_ms,
+        attempt.finished_ms,
+        attempt.outcome,
+        attempt.error,
+        attempt.number,
+        attempt.progress,
+    )
 
 
 def _execution_fields(execution: Execution) -> tuple[Any, ...]:
@@ -208,7 +93,7 @@ def _execution_fields(execution: Execution) -> tuple[Any, ...]:
         execution.finished_ms,
         execution.reason,
         execution.result,
-        execution.attempts or None,
+        [_attempt_fields(one) for one in execution.attempts] or None,
     )
 
 
@@ -243,10 +128,14 @@ def _job_record(job: Job, keys: Keys) -> bytes:
     )
 
 
-def _held_key(record: KeyRecord | None) -> tuple[bool, int, int] | None:
+def _held_key(record: Key | None) -> tuple[bool, int, int] | None:
     if record is None:
         return None
     return isinstance(record.name, tuple), record.fingerprint, record.nominal_ms
+
+
+def _key_fields(key: Key) -> tuple[Any, ...]:
+    return key.name, key.since_ms, key.fingerprint, key.job, key.nominal_ms, key.window_ms
 
 
 def _place(ended: Execution | EndedJob) -> tuple[int, int, int]:
@@ -311,8 +200,8 @@ class Dump:
         self._shards = store.jobs.shards()
         self._finished = iter(store.finished)
         self._dead = list(store.dead)
+        self._keys = iter(store.keys)
         self._memories = [
-            (KEYS, iter(store.keys)),
             (REQUESTS, iter(store.requests)),
             (CLAIMS, iter(store.claims)),
         ]
@@ -380,6 +269,8 @@ class Dump:
             yield FINISHED, _encode(_place(ended))
         for execution in self._dead:
             yield DEAD, _encode((execution.job.id, execution.nominal_ms))
+        for key in self._keys:
+            yield KEYS, _encode(_key_fields(key))
         for kind, memory in self._memories:
             for record in memory:
                 yield kind, _encode(record)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-import msgspec
+from mypy_extensions import mypyc_attr
 
 from timeball.cluster.state.expiry import EXPIRED, expires_by
 from timeball.cluster.state.fifo import Fifo
@@ -18,7 +18,7 @@ from timeball.cluster.state.jobmap import JobMap
 from timeball.cluster.state.keys import Keys
 from timeball.cluster.state.ledger import fate_of, write_down
 from timeball.cluster.state.levels import FIRST_LEVEL
-from timeball.cluster.state.memory import ClaimRecord, Memory, RequestRecord
+from timeball.cluster.state.memory import Memory
 from timeball.cluster.state.operations import (
     NO_OPTIONS,
     NUMBERED_PER_ENTRY,
@@ -41,6 +41,7 @@ from timeball.cluster.state.records import (
 )
 from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.transitions import TERMINAL, Event, move
+from timeball.cluster.state.values import ClaimRecord, RequestRecord
 from timeball.wheel import TimeBuckets
 
 if TYPE_CHECKING:
@@ -64,11 +65,15 @@ _CLAIM = Event.CLAIM
 _CREATED = Happened.CREATED
 
 
-class EndedJob(msgspec.Struct, eq=False, gc=False):
+@mypyc_attr(acyclic=True)
+class EndedJob:
     """A recurring job that ended when it held no execution: kept for a while like one."""
 
-    job: Job
-    finished_ms: int
+    __slots__ = ("finished_ms", "job")
+
+    def __init__(self, job: Job, finished_ms: int) -> None:
+        self.job = job
+        self.finished_ms = finished_ms
 
 
 class Store:
@@ -248,10 +253,7 @@ class Store:
 
         Whoever adds many of the past says `in_order=False`, and `put_in_order` in the end.
         """
-        # One integer object for both, where they are equal, saves memory.
-        execution = Execution(
-            job, nominal_ms, nominal_ms if due_ms == nominal_ms else due_ms, sequence
-        )
+        execution = Execution(job, nominal_ms, due_ms, sequence)
         recurrence = job.recurrence
         if recurrence is None:
             job.executions = execution
@@ -310,8 +312,7 @@ class Store:
         counts = self.queues[execution.job.queue]
         self._leave(execution, counts)
         move(execution, event, _SCHEDULED)
-        # One integer object for both, where they are equal, saves memory.
-        execution.due_ms = execution.nominal_ms if due_ms == execution.nominal_ms else due_ms
+        execution.due_ms = due_ms
         self.pending.add(due_ms, execution)
         counts.scheduled += 1
         self.touched.append(execution)
@@ -547,4 +548,4 @@ def _insert(executions: dict[int, Execution], execution: Execution) -> None:
     while executions and next(reversed(executions)) > execution.nominal_ms:
         later.append(executions.popitem()[1])
     executions[execution.nominal_ms] = execution
-    executions.update((one.nominal_ms, one) for one in reversed(later))
+    executions.update([(one.nominal_ms, one) for one in reversed(later)])

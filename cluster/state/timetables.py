@@ -7,7 +7,6 @@ from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_execution, of_fate, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.ledger import write_down
-from timeball.cluster.state.memory import RequestRecord
 from timeball.cluster.state.operations import (
     ALLOW,
     BUFFER_ONE,
@@ -34,6 +33,7 @@ from timeball.cluster.state.records import (
 )
 from timeball.cluster.state.store import Store
 from timeball.cluster.state.transitions import Event
+from timeball.cluster.state.values import RequestRecord
 from timeball.cluster.state.verdicts import (
     Backfilled,
     Changed,
@@ -74,7 +74,7 @@ def _advance(store: Store, item: Advance) -> Moved:
     budget.spend(store, item.caught_up)
     store.counters.caught_up += item.caught_up
     store.unplan(job)
-    before = (item.after_ms, *item.nominals[:-1], *(fate.last_ms for fate in item.fates))
+    before = (item.after_ms, *item.nominals[:-1], *[fate.last_ms for fate in item.fates])
     recurrence.passed_ms = min(max(before), item.planned_ms)
     recurrence.planned_ms = item.planned_ms
     store.plan(job)

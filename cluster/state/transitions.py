@@ -11,6 +11,8 @@ import enum
 import sys
 from typing import NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from timeball.cluster.state.records import Execution, ExecutionState
 
 
@@ -110,6 +112,7 @@ _SOURCES = {
 """From where an event may lead to a state; the table, as `move` looks it up."""
 
 
+@mypyc_attr(native_class=False)
 class IllegalTransitionError(RuntimeError):
     """The state machine tried a move that the table does not hold: a bug, never an input."""
 

@@ -10,7 +10,7 @@ RULES = (
     Mutant(
         "window-ends-a-held-key",
         "A key that holds until its job has ended has no window.",
-        f"{KEYS}::KeyRecord.holds",
+        f"{KEYS}::Key.holds",
         " or self.window_ms == UNTIL_ENDED",
         "",
         ["test_a_key_holds_until_its_job_has_ended_and_is_free_at_once"],

@@ -59,7 +59,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "tree"
-        unwanted = shutil.ignore_patterns("__pycache__", ".*")
+        unwanted = shutil.ignore_patterns("__pycache__", "*.so", ".*")
         for name in (*LAYERS, "tests"):
             shutil.copytree(ROOT / name, self.root / name, ignore=unwanted)
         shutil.copy(ROOT / "pyproject.toml", self.root)

@@ -194,7 +194,7 @@ ONCE = (
     Mutant(
         "keys-never-expire",
         "A key is forgotten by log-time, on the instant, on every node.",
-        f"{KEYS}::KeyRecord.holds",
+        f"{KEYS}::Key.holds",
         "return self.since_ms + self.window_ms > now_ms or self.window_ms == UNTIL_ENDED",
         "return True",
         ["test_a_key_expires_on_the_instant_however_many_wait_to_be_trimmed"],

@@ -146,7 +146,7 @@ class Driver:
                 del self.followed[(job, nominal_ms)]
             elif what < Happened.JOB_CREATED:
                 before = self.followed.get((job, nominal_ms))
-                if what is Happened.CREATED:
+                if what == Happened.CREATED:
                     assert before is None or before in ended
                 else:
                     assert before is not None

@@ -24,7 +24,8 @@ from timeball.cluster.http.problems import as_timeball_error, problem_response
 from timeball.cluster.http.routes import Route, Router
 from timeball.cluster.raft import errors as consensus
 from timeball.cluster.state.operations import RetryPolicy
-from timeball.cluster.state.records import Attempt, AttemptError, Execution, Job
+from timeball.cluster.state.records import Attempt, Execution, Job
+from timeball.cluster.state.values import AttemptError
 
 
 async def nothing(_request: Request) -> Answered:
@@ -186,10 +187,13 @@ def test_a_defect_is_logged_and_tells_the_client_nothing(
 def test_a_page_of_executions_is_bounded_with_its_results_and_errors() -> None:
     job = Job(1, "q", b"", 1, RetryPolicy(), 5, "", 0, "", executions={})
     small = Execution(job, 1, 1, 1)
-    with_result = Execution(job, 1, 1, 1, result=bytes(65_536))
+    with_result = Execution(job, 1, 1, 1)
+    with_result.result = bytes(65_536)
     error = AttemptError("e" * 100, "m" * 1_900, "b" * 8_000)
-    failed = Attempt(1, "w", 1, 1, error=error)
-    with_errors = Execution(job, 1, 1, 1, tries=(failed,) * 25)
+    failed = Attempt(1, "w", 1, 1)
+    failed.error = error
+    with_errors = Execution(job, 1, 1, 1)
+    with_errors.tries = (failed,) * 25
     assert that_fit([]) == []
     assert len(that_fit([small] * 1_000)) == 1_000
     assert len(that_fit([with_result] * 1_000)) == paging.MAX_PAGE_BYTES // 65_536

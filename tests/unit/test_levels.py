@@ -18,6 +18,7 @@ from timeball.cluster.raft.errors import LevelTooLow
 from timeball.cluster.raft.interface import PeerStatus
 from timeball.cluster.state import machine as machine_module
 from timeball.cluster.state import operations
+from timeball.cluster.state.dumped import Header
 from timeball.cluster.state.levels import FIRST_LEVEL, LEVELS, SUPPORTED_LEVEL
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
@@ -29,7 +30,6 @@ from timeball.cluster.state.operations import (
     encode_entry,
 )
 from timeball.cluster.state.restore import LevelTooHigh
-from timeball.cluster.state.snapshot import Header
 
 NOW_MS = 1_764_480_000_000
 

@@ -29,7 +29,7 @@ from timeball.cluster.state.records import ExecutionState, FateKind
 
 def told(log):
     """What happened in the latest entry, by name."""
-    return [one[0].name for one in log.applied.happened]
+    return [Happened(one[0]).name for one in log.applied.happened]
 
 
 def test_a_life_is_told_step_by_step(log):

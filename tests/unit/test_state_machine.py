@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from timeball.cluster.state import jobs
+from timeball.cluster.state import machine
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
@@ -95,7 +95,7 @@ def test_raft_08_a_defect_in_a_rule_halts_with_its_name(log, monkeypatch):
     def defect(*_):
         raise ZeroDivisionError("somewhere")
 
-    monkeypatch.setattr(jobs, "create", defect)
+    monkeypatch.setitem(machine._RULES, CreateJobs, defect)
     applied = log.machine.apply(
         log.index + 1, encode_entry(log.now_ms, [CreateJobs("", [NewJob("q", b"")])])
     )

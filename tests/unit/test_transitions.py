@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from timeball.cluster import state
-from timeball.cluster.state.records import Execution, ExecutionState
+from timeball.cluster.state.operations import RetryPolicy
+from timeball.cluster.state.records import Execution, ExecutionState, Job
 from timeball.cluster.state.transitions import (
     TERMINAL,
     TRANSITIONS,
@@ -22,11 +23,14 @@ from timeball.cluster.state.transitions import (
 ROOT = Path(__file__).parents[2]
 
 
+JOB = Job(1, "q", b"", 1, RetryPolicy(), 5, "", 0, "", {})
+
+
 @pytest.mark.parametrize("source", ExecutionState)
 @pytest.mark.parametrize("event", Event)
 @pytest.mark.parametrize("target", ExecutionState)
 def test_move_does_what_the_table_holds_and_refuses_the_rest(source, event, target):
-    execution = Execution(None, 0, 0, 1, state=source)
+    execution = Execution(JOB, 0, 0, 1, source)
     if any((row.source, row.event, row.target) == (source, event, target) for row in TRANSITIONS):
         move(execution, event, target)
         assert execution.state is target

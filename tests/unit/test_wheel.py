@@ -192,7 +192,7 @@ def test_a_past_due_timer_can_be_cancelled_before_the_next_advance() -> None:
 def test_a_timer_is_equal_only_to_itself() -> None:
     wheel = TimingWheel[str](NOW)
     first, second = wheel.insert(NOW + 9, "same"), wheel.insert(NOW + 9, "same")
-    stranger = Timer[str](NOW + 9)
+    stranger = Timer(NOW + 9)
     assert not wheel.cancel(stranger)
     assert wheel.cancel(first)
     assert not wheel.cancel(first)
