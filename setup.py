@@ -19,6 +19,7 @@ TYPES = Path("build/types/timeball")
 """The layers under the name that they are imported by, for mypy reads folders."""
 
 LAYERS = ("client", "wheel", "cluster", "bench")
+# What is done for each execution: by every node …
 COMPILED = ("wheel", "cluster/state")
 INTERPRETED = frozenset(
     {
@@ -35,16 +36,19 @@ INTERPRETED = frozenset(
         "machine.py",
     }
 )
+# … and by the leader.
+DISPATCH = ("ahead", "claims", "duty", "leases", "ready", "waiting")
 
 
 def compiled_modules() -> list[Path]:
     """The sources that are compiled, relative to the root."""
-    return sorted(
+    pure = [
         path.relative_to(ROOT)
         for folder in COMPILED
-        for path in (ROOT / folder).glob("*.py")
+        for path in sorted((ROOT / folder).glob("*.py"))
         if path.name not in INTERPRETED
-    )
+    ]
+    return [*pure, *(Path("cluster/dispatch", f"{name}.py") for name in DISPATCH)]
 
 
 def extensions() -> list[Extension]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from timeball.cluster.dispatch.leases import HELD
 from timeball.cluster.dispatch.ready import ReadyWork
@@ -22,10 +22,10 @@ from timeball.cluster.state.queues import rate_room, rate_room_ms
 from timeball.cluster.state.records import Execution, Job
 from timeball.wheel import Timer, TimingWheel
 
-HELD_BACK_BY = ("paused", "max_concurrency", "rate_limit", "max_concurrency_per_key")
+HELD_BACK_BY: Final = ("paused", "max_concurrency", "rate_limit", "max_concurrency_per_key")
 """The settings that can keep due executions from claims."""
 
-_UNBOUNDED = 1 << 40
+_UNBOUNDED: Final = 1 << 40
 
 
 class Gate:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from timeball.cluster.dispatch.leases import Lease
 from timeball.cluster.dispatch.seams import DispatchSettings
 from timeball.cluster.dispatch.waiting import Waiter
-from timeball.cluster.state.operations import NO_OPTIONS
 from timeball.cluster.state.records import Execution
+from timeball.cluster.state.usual import NO_OPTIONS
 
-_PATIENCE_MS = 100
+_PATIENCE_MS: Final = 100
 """How much later than by the monotonic clock an answer may be due by the wall clock: one that is
 set back by less is waited for."""
 

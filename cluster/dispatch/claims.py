@@ -21,9 +21,10 @@ from timeball.cluster.dispatch.admission import Admission, Gate
 from timeball.cluster.dispatch.ahead import EarlyAnswers, by_queue, shares
 from timeball.cluster.dispatch.errors import NotServing, TooManyClaims
 from timeball.cluster.dispatch.leases import HELD, Lease, Leases
+from timeball.cluster.dispatch.messages import ClaimRequest
 from timeball.cluster.dispatch.ready import ReadyWork
 from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instruments, Timers
-from timeball.cluster.dispatch.waiting import ClaimRequest, Listener, Waiter, WaitingLine
+from timeball.cluster.dispatch.waiting import Listener, Waiter, WaitingLine
 from timeball.cluster.raft.errors import Expired, NotLeader, OutcomeUnknown, Overloaded
 from timeball.cluster.raft.interface import Proposer
 from timeball.cluster.state.machine import StateMachine

@@ -7,7 +7,8 @@ from typing import Any
 
 from timeball.cluster.dispatch.duty import Duty
 from timeball.cluster.dispatch.errors import NotServing
-from timeball.cluster.dispatch.leases import Heartbeat, Lease
+from timeball.cluster.dispatch.leases import Lease
+from timeball.cluster.dispatch.messages import ClaimRequest, Heartbeat
 from timeball.cluster.dispatch.seams import (
     Commit,
     DispatchSettings,
@@ -15,7 +16,6 @@ from timeball.cluster.dispatch.seams import (
     LoopTimers,
     Timers,
 )
-from timeball.cluster.dispatch.waiting import ClaimRequest
 from timeball.cluster.state.machine import Applied, StateMachine
 
 __all__ = ["ClaimRequest", "Dispatcher", "Heartbeat", "Lease"]

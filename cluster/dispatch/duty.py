@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from timeball.cluster.dispatch.admission import Admission
 from timeball.cluster.dispatch.catchup import is_undecided
@@ -27,16 +27,16 @@ from timeball.cluster.dispatch.seams import (
     Timers,
 )
 from timeball.cluster.state.machine import StateMachine
-from timeball.cluster.state.operations import NO_OPTIONS
 from timeball.cluster.state.overlap import waits
 from timeball.cluster.state.records import Execution, ExecutionState, Job
+from timeball.cluster.state.usual import NO_OPTIONS
 from timeball.wheel import Timer, TimingWheel
 
 Item: TypeAlias = Execution | Job
 
-_SCHEDULED = ExecutionState.SCHEDULED
-_LEASED = ExecutionState.LEASED
-_RUNNING = ExecutionState.RUNNING
+_SCHEDULED: Final = ExecutionState.SCHEDULED
+_LEASED: Final = ExecutionState.LEASED
+_RUNNING: Final = ExecutionState.RUNNING
 
 
 class Duty:

@@ -11,10 +11,11 @@ when their instant comes, it joins those that end when it does by then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final
 
-import msgspec
+from mypy_extensions import mypyc_attr
 
+from timeball.cluster.dispatch.messages import Heartbeat
 from timeball.cluster.dispatch.outbox import Outbox
 from timeball.cluster.dispatch.progress import Name, ProgressReports
 from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instruments, Timers
@@ -24,40 +25,55 @@ from timeball.cluster.state.records import Execution, ExecutionState, definition
 from timeball.cluster.state.transitions import TERMINAL
 from timeball.wheel import Timer, TimingWheel
 
-HELD = frozenset({ExecutionState.LEASED, ExecutionState.RUNNING})
+HELD: Final = frozenset({ExecutionState.LEASED, ExecutionState.RUNNING})
 
-_NOT_TOLD: tuple[None, int] = (None, 0)
-
-
-class Heartbeat(msgspec.Struct, frozen=True):
-    """The answer to one heartbeat; see the protocol for what each verdict means."""
-
-    verdict: Literal["extended", "cancel_requested", "lost", "finished", "unknown"]
-    lease_remaining_ms: int = 0
-    instruction: str | None = None
-    """What the lease's worker is told."""
+_NOT_TOLD: Final[tuple[None, int]] = (None, 0)
 
 
-class Lease(msgspec.Struct, eq=False, gc=False):
+@mypyc_attr(acyclic=True)
+class Lease:
     """One execution leased to a claim's worker, under its fencing token.
 
     Only `Leases` changes it, and what it says of the grant never changes. Instants are of
     the monotonic clock, in milliseconds.
     """
 
-    execution: Execution
-    token: int
-    attempt: int
-    lease_ms: int
-    limit_ms: int | None
-    """Where the attempt's timeout ends it, whatever heartbeats say."""
-    deadline_ms: int
-    look_ms: int
-    """When it is looked at next: its deadline, as it was when that was decided."""
-    answers: int = 0
-    """Claim answers that carry it and may still arrive."""
-    ending: bool = False
-    start_proposed: bool = False
+    __slots__ = (
+        "answers",
+        "attempt",
+        "deadline_ms",
+        "ending",
+        "execution",
+        "lease_ms",
+        "limit_ms",
+        "look_ms",
+        "start_proposed",
+        "token",
+    )
+
+    def __init__(
+        self,
+        execution: Execution,
+        token: int,
+        attempt: int,
+        lease_ms: int,
+        limit_ms: int | None,
+        deadline_ms: int,
+    ) -> None:
+        """One that is looked at when it ends."""
+        self.execution = execution
+        self.token = token
+        self.attempt = attempt
+        self.lease_ms = lease_ms
+        self.limit_ms = limit_ms
+        """Where the attempt's timeout ends it, whatever heartbeats say."""
+        self.deadline_ms = deadline_ms
+        self.look_ms = deadline_ms
+        """When it is looked at next: its deadline, as it was when that was decided."""
+        self.answers = 0
+        """Claim answers that carry it and may still arrive."""
+        self.ending = False
+        self.start_proposed = False
 
     def extend(self, now_ms: int) -> None:
         """One lease from now, within the attempt's timeout."""
@@ -137,7 +153,7 @@ class Leases:
             limit_ms = begin_ms + min(timeout_ms, max(timeout_ms - over, lease_ms))
             deadline_ms = min(deadline_ms, limit_ms)
         lease = self._live[execution] = Lease(
-            execution, token, execution.attempts_used, lease_ms, limit_ms, deadline_ms, deadline_ms
+            execution, token, execution.attempts_used, lease_ms, limit_ms, deadline_ms
         )
         together = self._looks.get(deadline_ms)
         if together is None:

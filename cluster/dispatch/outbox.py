@@ -10,13 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instruments, Timers
 
 T = TypeVar("T")
 
-BYTES_AN_ITEM = 32
+BYTES_AN_ITEM: Final = 32
 """Of the log; items that take more weigh more."""
 
 

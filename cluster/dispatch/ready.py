@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from timeball.cluster.dispatch.aside import Aside
-from timeball.cluster.state.operations import NO_OPTIONS
 from timeball.cluster.state.records import Execution, definition_of
+from timeball.cluster.state.usual import NO_OPTIONS
 from timeball.wheel import NOTHING, ReadySets, partition_of, partition_of_numbers
 
-_IDLE_QUEUES_KEPT = 256
+_IDLE_QUEUES_KEPT: Final = 256
 
 
 class ReadyWork:

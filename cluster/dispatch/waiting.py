@@ -12,25 +12,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import TypeAlias
-
-import msgspec
+from typing import Final, TypeAlias
 
 from timeball.cluster.dispatch.leases import Lease
-from timeball.wheel import NOTHING, Timer, TimingWheel
-
-
-class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker asks for; lengths in milliseconds."""
-
-    queue: str
-    worker: str
-    request_id: str
-    max_executions: int
-    wait_ms: int
-    lease_ms: int
-    offered: frozenset[str] = NOTHING
-    """The tags that it offers: it gets what requires nothing else."""
+from timeball.cluster.dispatch.messages import ClaimRequest
+from timeball.wheel import Timer, TimingWheel
 
 
 class Listener:
@@ -64,7 +50,7 @@ _Group: TypeAlias = OrderedDict[Waiter, None]
 """Claims of one queue that offer the same, in line."""
 
 
-_NOBODY: dict[frozenset[str], _Group] = {}
+_NOBODY: Final[dict[frozenset[str], _Group]] = {}
 
 
 class WaitingLine:

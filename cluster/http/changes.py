@@ -29,8 +29,8 @@ from timeball.cluster.http.schedule_views import show_fires
 from timeball.cluster.http.schedules import Plan, read_schedule
 from timeball.cluster.http.services import Services
 from timeball.cluster.state import operations
-from timeball.cluster.state.operations import DEFAULT_POLICY, NO_OPTIONS
 from timeball.cluster.state.records import Job
+from timeball.cluster.state.usual import DEFAULT_POLICY, NO_OPTIONS
 from timeball.cluster.state.verdicts import Changed, ChangeStatus
 
 _update = BodyDecoder(messages.JobUpdate)

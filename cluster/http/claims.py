@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from timeball.client import messages
 from timeball.client.errors import OutcomeUnknown
 from timeball.cluster.dispatch.errors import TooManyClaims
-from timeball.cluster.dispatch.waiting import ClaimRequest
+from timeball.cluster.dispatch.messages import ClaimRequest
 from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.exchange import Answered, Request, read_request_id
 from timeball.cluster.http.executions import answer_report, report_all

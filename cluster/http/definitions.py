@@ -17,6 +17,7 @@ from timeball.cluster.http.schedules import read_schedule
 from timeball.cluster.http.services import Services
 from timeball.cluster.state import operations
 from timeball.cluster.state.records import Job
+from timeball.cluster.state.usual import DEFAULT_POLICY, PLAIN_KEY
 
 _OVERHEAD_BYTES = 1_024
 _RULE_BYTES = 350
@@ -108,7 +109,7 @@ def _read_key_rule(
         raise InvalidRequest.at(f"{field}.window_ms", detail)
     within_queue, reject = asked.scope == "queue", asked.on_duplicate == "reject"
     rule = operations.KeyRule(window_ms, within_queue, reject, until_ended)
-    return None if rule == operations.PLAIN_KEY else rule
+    return None if rule == PLAIN_KEY else rule
 
 
 def read_policy(retry: messages.Retry, prefix: str) -> operations.RetryPolicy | None:
@@ -152,7 +153,7 @@ def _policy(retry: messages.Retry) -> operations.RetryPolicy | _Contradiction | 
         retry.delays_ms,
         retry.non_retryable_errors,
     )
-    return None if policy == operations.DEFAULT_POLICY else policy
+    return None if policy == DEFAULT_POLICY else policy
 
 
 def weight_of(job: operations.NewJob) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from timeball.cluster.state.limits import MAX_DURATION_MS
 from timeball.cluster.state.operations import EXPONENTIAL, FIXED, LINEAR, RetryPolicy
 
-_MOST_STEPS = 1_000
+_MOST_STEPS: Final = 1_000
 """Growth stops after so many attempts, which bounds the size of the integers."""
 
 

@@ -6,9 +6,11 @@ again (the generic cell rate algorithm of ITU-T I.371, in its virtual scheduling
 
 from __future__ import annotations
 
+from typing import Final
+
 from timeball.cluster.state.store import Store
 
-BURST_S = 10
+BURST_S: Final = 10
 """The whole bucket holds the runs of so many seconds."""
 
 

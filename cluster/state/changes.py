@@ -6,21 +6,14 @@ occurrence that is not due yet is taken back, and planned anew by the new timeta
 
 from __future__ import annotations
 
+from typing import Final
+
 from timeball.cluster.state import limits
 from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_execution, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.jobs import create, shared_policy
-from timeball.cluster.state.operations import (
-    DEFAULT_POLICY,
-    NO_OPTIONS,
-    Change,
-    NewJob,
-    Options,
-    PutJob,
-    Timetable,
-    UpdateJob,
-)
+from timeball.cluster.state.operations import Change, NewJob, Options, PutJob, Timetable, UpdateJob
 from timeball.cluster.state.records import (
     Execution,
     ExecutionState,
@@ -32,12 +25,13 @@ from timeball.cluster.state.soundness import is_sound_options, is_sound_timetabl
 from timeball.cluster.state.store import Store
 from timeball.cluster.state.timetables import find_timetable, skip_expired_of, stand_at_present
 from timeball.cluster.state.transitions import TERMINAL, Event
+from timeball.cluster.state.usual import DEFAULT_POLICY, NO_OPTIONS
 from timeball.cluster.state.values import Definition
 from timeball.cluster.state.verdicts import Changed, ChangeStatus, CreateStatus
 from timeball.wheel import PRIORITIES
 
-_SCHEDULED = ExecutionState.SCHEDULED
-_REFUSALS = {
+_SCHEDULED: Final = ExecutionState.SCHEDULED
+_REFUSALS: Final = {
     CreateStatus.FULL: ChangeStatus.FULL,
     CreateStatus.TOO_MANY_REQUIREMENTS: ChangeStatus.TOO_MANY_REQUIREMENTS,
     CreateStatus.DRAINING: ChangeStatus.DRAINING,

@@ -6,6 +6,8 @@ reason is not taken for what it died of later. A repeat finds nothing more to do
 
 from __future__ import annotations
 
+from typing import Final
+
 from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_job
 from timeball.cluster.state.operations import PurgeDead, Replay
@@ -14,7 +16,7 @@ from timeball.cluster.state.store import Store
 from timeball.cluster.state.transitions import Event
 from timeball.cluster.state.verdicts import Verdict
 
-REQUESTED = "requested"
+REQUESTED: Final = "requested"
 """Why a dead execution is gone that somebody purged."""
 
 

@@ -7,12 +7,14 @@ derived from this.
 
 from __future__ import annotations
 
-from timeball.cluster.state.operations import NO_OPTIONS
-from timeball.cluster.state.records import Execution, Origin, origin_of
+from typing import Final
 
-EXPIRED = "expired"
+from timeball.cluster.state.records import Execution, Origin, origin_of
+from timeball.cluster.state.usual import NO_OPTIONS
+
+EXPIRED: Final = "expired"
 """The reason of an execution that was skipped for this."""
-NEVER_MS = 0
+NEVER_MS: Final = 0
 
 
 def expires_ms(execution: Execution) -> int:

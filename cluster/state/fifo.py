@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-_BLOCK = 64
+_BLOCK: Final = 64
 """Items to a block; what has been taken stays in memory until the rest of its block has."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -63,7 +63,7 @@ lease or the error type of a failure. Of a job
 where nominal times and a count are those of an execution-less `JOB_COALESCED` and its like.
 """
 
-_WIDTH = 10
+_WIDTH: Final = 10
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
@@ -108,17 +108,17 @@ class Happenings:
         return map(self.__getitem__, range(len(self)))
 
 
-NOTHING = Happenings()
+NOTHING: Final = Happenings()
 """Of an entry that was not applied."""
 
-RETRY = len(ExecutionState)
+RETRY: Final = len(ExecutionState)
 """The state of an execution that is scheduled again after an attempt that counts."""
 
 # Names of the module, since reading a member off its class takes ten times as long.
-_SCHEDULED = ExecutionState.SCHEDULED
-_SUCCEED = Event.SUCCEED
-_SUCCEEDED = Happened.SUCCEEDED
-_BY_EVENT = {
+_SCHEDULED: Final = ExecutionState.SCHEDULED
+_SUCCEED: Final = Event.SUCCEED
+_SUCCEEDED: Final = Happened.SUCCEEDED
+_BY_EVENT: Final = {
     Event.SUCCEED: Happened.SUCCEEDED,
     Event.FAIL: Happened.FAILED,
     Event.RELEASE: Happened.RELEASED,
@@ -128,7 +128,7 @@ _BY_EVENT = {
     Event.SKIP: Happened.SKIPPED,
     Event.WITHDRAW: Happened.WITHDRAWN,
 }
-_BY_FATE = {
+_BY_FATE: Final = {
     FateKind.COALESCED: Happened.JOB_COALESCED,
     FateKind.SKIPPED: Happened.JOB_SKIPPED,
     FateKind.MISSED: Happened.JOB_MISSED,

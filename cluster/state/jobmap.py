@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from timeball.cluster.state.records import Job
 
-_SHARD_BITS = 17
-_NO_JOBS: dict[int, Job] = {}
+_SHARD_BITS: Final = 17
+_NO_JOBS: Final[dict[int, Job]] = {}
 
 
 class JobMap:

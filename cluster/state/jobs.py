@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from timeball.cluster.state import limits
 from timeball.cluster.state.happenings import Happened, of_execution, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.keys import UNTIL_ENDED, Key, key_name, short_fingerprint
-from timeball.cluster.state.operations import (
-    DEFAULT_POLICY,
-    NO_OPTIONS,
-    PLAIN_KEY,
-    CancelJobs,
-    CreateJobs,
-    KeyRule,
-    NewJob,
-    RetryPolicy,
-)
+from timeball.cluster.state.operations import CancelJobs, CreateJobs, KeyRule, NewJob, RetryPolicy
 from timeball.cluster.state.queues import is_draining
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
 from timeball.cluster.state.soundness import (
@@ -26,18 +19,19 @@ from timeball.cluster.state.soundness import (
 )
 from timeball.cluster.state.store import NO_EXECUTIONS, Store
 from timeball.cluster.state.transitions import Event
+from timeball.cluster.state.usual import DEFAULT_POLICY, NO_OPTIONS, PLAIN_KEY
 from timeball.cluster.state.values import RequestRecord
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
 from timeball.wheel import PRIORITIES
 
-_CREATED = CreateStatus.CREATED
-_INVALID = Created(CreateStatus.INVALID, 0, 0)
-_FULL = Created(CreateStatus.FULL, 0, 0)
-_DRAINING = Created(CreateStatus.DRAINING, 0, 0)
-_TOO_MANY = Created(CreateStatus.TOO_MANY_REQUIREMENTS, 0, 0)
-_KEYS_FULL = Created(CreateStatus.KEYS_FULL, 0, 0)
-_KEY_REUSED = Created(CreateStatus.KEY_REUSED, 0, 0)
-_ANSWERED = (CreateStatus.CREATED, CreateStatus.DUPLICATE)
+_CREATED: Final = CreateStatus.CREATED
+_INVALID: Final = Created(CreateStatus.INVALID, 0, 0)
+_FULL: Final = Created(CreateStatus.FULL, 0, 0)
+_DRAINING: Final = Created(CreateStatus.DRAINING, 0, 0)
+_TOO_MANY: Final = Created(CreateStatus.TOO_MANY_REQUIREMENTS, 0, 0)
+_KEYS_FULL: Final = Created(CreateStatus.KEYS_FULL, 0, 0)
+_KEY_REUSED: Final = Created(CreateStatus.KEY_REUSED, 0, 0)
+_ANSWERED: Final = (CreateStatus.CREATED, CreateStatus.DUPLICATE)
 
 
 def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from timeball.cluster.state.fifo import Fifo
 from timeball.cluster.state.records import Job
 
-_SHARDS = 64
-_FINGERPRINT = (1 << 60) - 1
+_SHARDS: Final = 64
+_FINGERPRINT: Final = (1 << 60) - 1
 
 
-UNTIL_ENDED = 0
+UNTIL_ENDED: Final = 0
 """In place of a window: the key holds until its job has ended."""
 
 KeyName = str | tuple[str, str]

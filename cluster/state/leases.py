@@ -9,12 +9,13 @@ A failure or a release ends the hold: what its holder says later changes nothing
 
 from __future__ import annotations
 
+from typing import Final
+
 from timeball.cluster.state import limits, poison
 from timeball.cluster.state.backoff import backoff_ms
 from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_execution
 from timeball.cluster.state.operations import (
-    NO_OPTIONS,
     Claim,
     Expire,
     Fail,
@@ -38,21 +39,22 @@ from timeball.cluster.state.records import (
 from timeball.cluster.state.store import Store
 from timeball.cluster.state.timetables import died
 from timeball.cluster.state.transitions import TERMINAL, Event, move
+from timeball.cluster.state.usual import NO_OPTIONS
 from timeball.cluster.state.values import AttemptError, ClaimRecord
 from timeball.cluster.state.verdicts import Verdict
 
 # Names of the module, since reading a member off its class takes ten times as long.
-_SCHEDULED = ExecutionState.SCHEDULED
-_LEASED = ExecutionState.LEASED
-_RUNNING = ExecutionState.RUNNING
-_DONE = ExecutionState.SUCCEEDED
-_SUCCEED = Event.SUCCEED
-_HAPPENED = Happened.LEASED
-_OPEN = Outcome.OPEN
-_SUCCEEDED = Outcome.SUCCEEDED
-_ACCEPTED = Verdict.ACCEPTED
-_DUPLICATE = Verdict.DUPLICATE
-_LATE_OUTCOMES = frozenset({Outcome.OPEN, Outcome.LEASE_EXPIRED, Outcome.TIMED_OUT})
+_SCHEDULED: Final = ExecutionState.SCHEDULED
+_LEASED: Final = ExecutionState.LEASED
+_RUNNING: Final = ExecutionState.RUNNING
+_DONE: Final = ExecutionState.SUCCEEDED
+_SUCCEED: Final = Event.SUCCEED
+_HAPPENED: Final = Happened.LEASED
+_OPEN: Final = Outcome.OPEN
+_SUCCEEDED: Final = Outcome.SUCCEEDED
+_ACCEPTED: Final = Verdict.ACCEPTED
+_DUPLICATE: Final = Verdict.DUPLICATE
+_LATE_OUTCOMES: Final = frozenset({Outcome.OPEN, Outcome.LEASE_EXPIRED, Outcome.TIMED_OUT})
 """How the latest attempt may stand for its holder's report to count."""
 
 

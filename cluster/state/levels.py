@@ -65,9 +65,9 @@ LEVELS: Final[dict[type[Operation], int]] = {
 }
 """The feature level that each operation needs."""
 
-FIRST_LEVEL = 1
+FIRST_LEVEL: Final = 1
 """Where a new cluster begins."""
-SUPPORTED_LEVEL = 1
+SUPPORTED_LEVEL: Final = 1
 """The highest level that this release supports."""
 
 

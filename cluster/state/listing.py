@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from timeball.cluster.state.happenings import error_type_of
 from timeball.cluster.state.limits import MAX_TIME_MS
@@ -46,7 +46,7 @@ class Span(NamedTuple):
         return self.from_ms <= instant_ms < self.before_ms
 
 
-ALWAYS = Span()
+ALWAYS: Final = Span()
 
 
 def list_jobs(
@@ -130,7 +130,7 @@ class DeadFilter:
         )
 
 
-ALL_DEAD = DeadFilter()
+ALL_DEAD: Final = DeadFilter()
 
 
 def list_dead(

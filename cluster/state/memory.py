@@ -10,12 +10,12 @@ depends on the process's string hashing; nothing that can be seen does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from timeball.cluster.state.fifo import Fifo
 from timeball.cluster.state.values import Remembered
 
-_SHARDS = 64
+_SHARDS: Final = 64
 
 
 R = TypeVar("R", bound=Remembered)

@@ -14,7 +14,6 @@ applying an operation reads nothing else. Which release may propose which is tol
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
@@ -54,10 +53,6 @@ class RetryPolicy(msgspec.Struct, frozen=True, array_like=True, gc=False):
     backoff: str = EXPONENTIAL
     delays_ms: tuple[int, ...] = ()
     non_retryable_errors: tuple[str, ...] = ()
-
-
-DEFAULT_POLICY: Final = RetryPolicy()
-"""What most jobs have: one object for all of them, on every path into the state."""
 
 
 class Rule(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True):
@@ -152,10 +147,6 @@ class Options(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_after_ms: int = 0
 
 
-NO_OPTIONS: Final = Options()
-"""What most jobs have: one object for all of them, on every path into the state."""
-
-
 class KeyRule(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How an idempotency key holds, beyond what the defaults say.
 
@@ -170,10 +161,6 @@ class KeyRule(msgspec.Struct, frozen=True, array_like=True, gc=False):
     until_ended: bool = False
 
 
-PLAIN_KEY: Final = KeyRule()
-"""What most keys have."""
-
-
 class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One job to create.
 
@@ -181,8 +168,8 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     that is 0, the entry's log-time plus `delay_ms`. `timetable` is None for a one-shot
     job. `retry` is None for the policy of `RetryPolicy()`, which most jobs have: it is neither
     carried nor compared for each. `idempotency_key` is "" for none; `fingerprint` identifies
-    the request behind it, by its last 60 bits. `options` is None for `NO_OPTIONS`, and `key_rule`
-    for `PLAIN_KEY`.
+    the request behind it, by its last 60 bits. `options` and
+    `key_rule` are None for what most jobs have (see `usual`).
     """
 
     queue: str

@@ -7,10 +7,12 @@ then by due time. Unless the rule is `allow`, only the first in line may be leas
 
 from __future__ import annotations
 
+from typing import Final
+
 from timeball.cluster.state.operations import ALLOW
 from timeball.cluster.state.records import Execution, ExecutionState, Job
 
-_SCHEDULED = ExecutionState.SCHEDULED
+_SCHEDULED: Final = ExecutionState.SCHEDULED
 
 
 def waits(execution: Execution) -> bool:

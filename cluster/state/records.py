@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.limits import MAX_REQUIREMENTS, MAX_TIME_MS
-from timeball.cluster.state.operations import NO_OPTIONS, Fate, Options, RetryPolicy, Timetable
+from timeball.cluster.state.operations import Fate, Options, RetryPolicy, Timetable
 from timeball.cluster.state.queue_settings import QueueSettings
+from timeball.cluster.state.usual import NO_OPTIONS
 from timeball.cluster.state.values import AttemptError, Definition
 
 
@@ -53,8 +55,8 @@ class Outcome(enum.IntEnum):
 
 
 # Names of the module, since reading a member off its class takes ten times as long.
-_OPEN = Outcome.OPEN
-_ACTIVE = JobState.ACTIVE
+_OPEN: Final = Outcome.OPEN
+_ACTIVE: Final = JobState.ACTIVE
 
 
 @mypyc_attr(acyclic=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 from mypy_extensions import mypyc_attr
@@ -42,7 +42,7 @@ from timeball.cluster.state.jobs import shared_policy
 from timeball.cluster.state.keys import UNTIL_ENDED, Key, key_name, window_class
 from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.memory import Memory
-from timeball.cluster.state.operations import NO_OPTIONS, NUMBERED_PER_ENTRY, RetryPolicy
+from timeball.cluster.state.operations import NUMBERED_PER_ENTRY, RetryPolicy
 from timeball.cluster.state.queue_settings import (
     DEFAULT_QUEUE_SETTINGS,
 )
@@ -63,13 +63,14 @@ from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.soundness import is_sound_options, is_sound_queue
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store, count_key, is_idle
 from timeball.cluster.state.transitions import TERMINAL
+from timeball.cluster.state.usual import NO_OPTIONS
 
-_TEXTS_SHARED = 10_000
-_DISMANTLED_AT_ONCE = 500
-_HELD = (ExecutionState.LEASED, ExecutionState.RUNNING)
+_TEXTS_SHARED: Final = 10_000
+_DISMANTLED_AT_ONCE: Final = 500
+_HELD: Final = (ExecutionState.LEASED, ExecutionState.RUNNING)
 # Names of the module, since reading a member off its class takes ten times as long.
-_SCHEDULED = ExecutionState.SCHEDULED
-_ACTIVE = JobState.ACTIVE
+_SCHEDULED: Final = ExecutionState.SCHEDULED
+_ACTIVE: Final = JobState.ACTIVE
 
 
 @mypyc_attr(native_class=False)

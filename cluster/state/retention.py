@@ -6,12 +6,14 @@ records at the same entry and no entry stalls for it.
 
 from __future__ import annotations
 
+from typing import Final
+
 from timeball.cluster.state.limits import INSTRUCTION_KEPT_MS, TRIM_STEP
 from timeball.cluster.state.records import Execution
 from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.store import EndedJob, Store
 
-RETENTION = "retention"
+RETENTION: Final = "retention"
 """Why a dead execution is gone that nobody purged: there are too many, or too large."""
 
 

@@ -8,6 +8,7 @@ drops records by the latter, which is a part of the replicated rules.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from timeball.cluster.state.operations import (
     Advance,
@@ -44,21 +45,21 @@ from timeball.cluster.state.operations import (
 )
 from timeball.cluster.state.records import Attempt, Execution, Job, definition_of
 
-KEPT_RECORD = 400
+KEPT_RECORD: Final = 400
 """What `kept_bytes` counts for a record without payload, result and errors."""
 
-_HEAD = 256
+_HEAD: Final = 256
 """Of the operation as a whole, with names of at most a few dozen characters."""
-_HOLD = 32
+_HOLD: Final = 32
 """Of one job id, nominal time and token."""
-_REPORT = 64
-_JOB = 320
+_REPORT: Final = 64
+_JOB: Final = 320
 """Of a job without its payload, keys and timetable: numbers, the queue, the fingerprint."""
-_TIMETABLE = 200
-_PART = 600
+_TIMETABLE: Final = 200
+_PART: Final = 600
 """Of a rule or an exclusion: an expression and the name of a time zone, both ASCII."""
-_NUMBER = 9
-_CHARACTER = 4
+_NUMBER: Final = 9
+_CHARACTER: Final = 4
 """The longest encoding of a character of text."""
 
 

@@ -20,7 +20,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import astuple
 from operator import attrgetter
 from struct import Struct as Layout
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -44,23 +44,20 @@ from timeball.cluster.state.dumped import (
     RecurrenceRecord,
 )
 from timeball.cluster.state.keys import Key, Keys
-from timeball.cluster.state.operations import (
-    DEFAULT_POLICY,
-    NO_OPTIONS,
-    NUMBERED_PER_ENTRY,
-)
+from timeball.cluster.state.operations import NUMBERED_PER_ENTRY
 from timeball.cluster.state.records import (
     Attempt,
     Execution,
     Job,
 )
 from timeball.cluster.state.store import NO_EXECUTIONS, EndedJob, Store
+from timeball.cluster.state.usual import DEFAULT_POLICY, NO_OPTIONS
 
 RECORDS_PER_CHUNK = 250
 BYTES_PER_CHUNK = 262_144
 """A chunk ends with the record that reaches either; a node pauses for one chunk at a time."""
 _encode = msgspec.msgpack.Encoder().encode
-_CHUNK_HEAD = Layout(">BBBI")
+_CHUNK_HEAD: Final = Layout(">BBBI")
 _PAIR, _ARRAY_32 = 0x92, 0xDD
 """MessagePack's marks of an array of two, and of one whose length follows in four bytes."""
 

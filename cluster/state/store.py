@@ -7,7 +7,7 @@ modules named after their nouns and change records only through it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -19,12 +19,7 @@ from timeball.cluster.state.keys import Keys
 from timeball.cluster.state.ledger import fate_of, write_down
 from timeball.cluster.state.levels import FIRST_LEVEL
 from timeball.cluster.state.memory import Memory
-from timeball.cluster.state.operations import (
-    NO_OPTIONS,
-    NUMBERED_PER_ENTRY,
-    ClusterSettings,
-    RetryPolicy,
-)
+from timeball.cluster.state.operations import NUMBERED_PER_ENTRY, ClusterSettings, RetryPolicy
 from timeball.cluster.state.overlap import first_in_line
 from timeball.cluster.state.records import (
     ConfiguredQueue,
@@ -41,28 +36,29 @@ from timeball.cluster.state.records import (
 )
 from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.transitions import TERMINAL, Event, move
+from timeball.cluster.state.usual import NO_OPTIONS
 from timeball.cluster.state.values import ClaimRecord, RequestRecord
 from timeball.wheel import TimeBuckets
 
 if TYPE_CHECKING:
     from timeball.cluster.state.snapshot import Dump
 
-_BUCKET_MS = 1_000
-_POLICIES_SHARED = 1_024
-NO_EXECUTIONS: dict[int, Execution] = {}
+_BUCKET_MS: Final = 1_000
+_POLICIES_SHARED: Final = 1_024
+NO_EXECUTIONS: Final[dict[int, Execution]] = {}
 """What a one-shot job holds before and after its execution; never changed."""
 
 # Names of the module, since reading a member off its class takes ten times as long.
-_SCHEDULED = ExecutionState.SCHEDULED
-_LEASED = ExecutionState.LEASED
-_RUNNING = ExecutionState.RUNNING
-_SUCCEEDED = ExecutionState.SUCCEEDED
-_DEAD = ExecutionState.DEAD
-_SKIPPED = ExecutionState.SKIPPED
-_ACTIVE = JobState.ACTIVE
-_COMPLETED = JobState.COMPLETED
-_CLAIM = Event.CLAIM
-_CREATED = Happened.CREATED
+_SCHEDULED: Final = ExecutionState.SCHEDULED
+_LEASED: Final = ExecutionState.LEASED
+_RUNNING: Final = ExecutionState.RUNNING
+_SUCCEEDED: Final = ExecutionState.SUCCEEDED
+_DEAD: Final = ExecutionState.DEAD
+_SKIPPED: Final = ExecutionState.SKIPPED
+_ACTIVE: Final = JobState.ACTIVE
+_COMPLETED: Final = JobState.COMPLETED
+_CLAIM: Final = Event.CLAIM
+_CREATED: Final = Happened.CREATED
 
 
 @mypyc_attr(acyclic=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from timeball.cluster.state import budget, limits
 from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_execution, of_fate, of_job
@@ -45,13 +47,13 @@ from timeball.cluster.state.verdicts import (
     TriggerStatus,
 )
 
-OVERLAP = "overlap"
-SUPERSEDED = "superseded"
+OVERLAP: Final = "overlap"
+SUPERSEDED: Final = "superseded"
 """Why the overlap rule left an occurrence out: another was active, or a newer one came due."""
-FAILURE = "failure"
+FAILURE: Final = "failure"
 """The reason of a pause by `pause_on_failure`."""
-_SCHEDULED = ExecutionState.SCHEDULED
-_KINDS = frozenset({FateKind.COALESCED, FateKind.SKIPPED, FateKind.MISSED})
+_SCHEDULED: Final = ExecutionState.SCHEDULED
+_KINDS: Final = frozenset({FateKind.COALESCED, FateKind.SKIPPED, FateKind.MISSED})
 """What a planner may say of nominal times."""
 
 

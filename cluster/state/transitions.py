@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
@@ -40,20 +40,20 @@ class Transition(NamedTuple):
     guard: str
 
 
-_SCHEDULED = ExecutionState.SCHEDULED
-_LEASED = ExecutionState.LEASED
-_RUNNING = ExecutionState.RUNNING
-_SUCCEEDED = ExecutionState.SUCCEEDED
-_DEAD = ExecutionState.DEAD
-_CANCELLED = ExecutionState.CANCELLED
-_SKIPPED = ExecutionState.SKIPPED
+_SCHEDULED: Final = ExecutionState.SCHEDULED
+_LEASED: Final = ExecutionState.LEASED
+_RUNNING: Final = ExecutionState.RUNNING
+_SUCCEEDED: Final = ExecutionState.SUCCEEDED
+_DEAD: Final = ExecutionState.DEAD
+_CANCELLED: Final = ExecutionState.CANCELLED
+_SKIPPED: Final = ExecutionState.SKIPPED
 
-_HOLDER = "by the latest token"
-_LATE = "by the latest token, late: lease ended, not claimed since"
-_RETRY = "attempts left"
-_EXHAUSTED = "no attempts left, or not retryable"
-_CANCEL_ASKED = "cancel was requested"
-_EXPIRED = "it would be due again when it has expired"
+_HOLDER: Final = "by the latest token"
+_LATE: Final = "by the latest token, late: lease ended, not claimed since"
+_RETRY: Final = "attempts left"
+_EXHAUSTED: Final = "no attempts left, or not retryable"
+_CANCEL_ASKED: Final = "cancel was requested"
+_EXPIRED: Final = "it would be due again when it has expired"
 
 TRANSITIONS: tuple[Transition, ...] = (
     Transition(_SCHEDULED, Event.CLAIM, _LEASED, "due by log-time, or nearly, and not expired"),
@@ -95,21 +95,29 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_DEAD, Event.REPLAY, _SCHEDULED, "new attempt budget"),
 )
 
-TERMINAL = frozenset(
+TERMINAL: Final = frozenset(
     {_SUCCEEDED, _DEAD, _CANCELLED, _SKIPPED},
 )
 """States in which no report is accepted any more; a dead execution may be replayed."""
 
-_SOURCES = {
-    event: {
-        target: frozenset(
-            row.source for row in TRANSITIONS if (row.event, row.target) == (event, target)
-        )
-        for target in ExecutionState
-    }
-    for event in Event
-}
-"""From where an event may lead to a state; the table, as `move` looks it up."""
+
+_EVENTS: Final = len(Event)
+_STATES: Final = len(ExecutionState)
+
+
+def _place(source: int, event: int, target: int) -> int:
+    return (source * _EVENTS + event) * _STATES + target
+
+
+def _legal() -> list[bool]:
+    """The table, as `move` looks it up."""
+    legal = [False] * (_STATES * _EVENTS * _STATES)
+    for row in TRANSITIONS:
+        legal[_place(row.source, row.event, row.target)] = True
+    return legal
+
+
+_LEGAL: Final = _legal()
 
 
 @mypyc_attr(native_class=False)
@@ -120,7 +128,7 @@ class IllegalTransitionError(RuntimeError):
 def move(execution: Execution, event: Event, target: ExecutionState) -> None:
     """Set the state of `execution`; raises `IllegalTransitionError` if the table forbids it."""
     source = execution.state
-    if source not in _SOURCES[event][target]:
+    if not _LEGAL[_place(source, event, target)]:
         raise IllegalTransitionError(f"{event.name} may not move {source.name} to {target.name}")
     execution.state = target
 

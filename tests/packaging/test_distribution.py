@@ -42,7 +42,9 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel file, built as a release would be: from the sources, without earlier leavings."""
     sources = tmp_path_factory.mktemp("sources") / "timeball"
-    litter = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "*.so", "__pycache__", "tests")
+    litter = shutil.ignore_patterns(
+        ".*", "build", "dist", "*.egg-info", "*.so", "__pycache__", "tests"
+    )
     shutil.copytree(ROOT, sources, ignore=litter)
     out = tmp_path_factory.mktemp("dist")
     done = run(sys.executable, "-m", "build", "--wheel", "--outdir", out, sources, cwd=out)

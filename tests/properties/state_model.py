@@ -9,7 +9,6 @@ from fractions import Fraction
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.limits import ATTEMPTS_KEPT, MAX_LEAD_MS
 from timeball.cluster.state.operations import (
-    NO_OPTIONS,
     ClusterSettings,
     Every,
     KeyRule,
@@ -28,6 +27,7 @@ from timeball.cluster.state.records import (
     Origin,
     Outcome,
 )
+from timeball.cluster.state.usual import NO_OPTIONS
 from timeball.cluster.state.verdicts import (
     Backfilled,
     CancelStatus,

@@ -9,7 +9,7 @@ from typing import Any
 
 from raft_harness import Cluster, Endpoint, Recorder, virtual
 
-from timeball.cluster.dispatch.waiting import ClaimRequest
+from timeball.cluster.dispatch.messages import ClaimRequest
 from timeball.cluster.node import Node
 from timeball.cluster.settings import parse_settings
 from timeball.cluster.state.operations import CreateJobs, NewJob

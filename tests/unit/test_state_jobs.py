@@ -10,7 +10,6 @@ import pytest
 from timeball.cluster.state import limits
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import (
-    DEFAULT_POLICY,
     Advance,
     AdvanceTimetables,
     CancelJobs,
@@ -22,6 +21,7 @@ from timeball.cluster.state.operations import (
     Timetable,
 )
 from timeball.cluster.state.records import ExecutionState, JobState, Outcome
+from timeball.cluster.state.usual import DEFAULT_POLICY
 from timeball.cluster.state.verdicts import CancelStatus, CreateStatus, Moved, Verdict
 
 MINUTELY = Timetable((Cron("* * * * *"),))

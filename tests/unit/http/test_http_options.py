@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from timeball.cluster.state.operations import NO_OPTIONS, Options
+from timeball.cluster.state.operations import Options
+from timeball.cluster.state.usual import NO_OPTIONS
 
 MINUTE_MS = 60_000
 EVERY_MINUTE = {"type": "every", "interval_ms": MINUTE_MS}
