@@ -38,6 +38,7 @@ INTERPRETED = frozenset(
 )
 # … and by the leader.
 DISPATCH = ("ahead", "claims", "duty", "leases", "ready", "waiting")
+HTTP = ("claims", "definitions", "executions", "instants", "jobs", "views")
 
 
 def compiled_modules() -> list[Path]:
@@ -48,7 +49,11 @@ def compiled_modules() -> list[Path]:
         for path in sorted((ROOT / folder).glob("*.py"))
         if path.name not in INTERPRETED
     ]
-    return [*pure, *(Path("cluster/dispatch", f"{name}.py") for name in DISPATCH)]
+    return [
+        *pure,
+        *(Path("cluster/dispatch", f"{name}.py") for name in DISPATCH),
+        *(Path("cluster/http", f"{name}.py") for name in HTTP),
+    ]
 
 
 def extensions() -> list[Extension]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -119,7 +120,18 @@ async def run_demo(folder: Path, tell: Callable[[str], None]) -> Outcome:
 def versions() -> dict[str, str]:
     """The versions of what the figures depend on."""
     packages = ("timeball", "pysyncobj", "aiohttp", "msgspec", "uvloop")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    return {
+        "python": platform.python_version(),
+        "core": _core(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def _core() -> str:
+    """Whether this installation runs its core compiled (decision 0022)."""
+    spec = find_spec("timeball.cluster.state.store")
+    compiled = spec is not None and str(spec.origin).endswith(".so")
+    return "compiled" if compiled else "interpreted"
 
 
 def machine() -> dict[str, str | int]:

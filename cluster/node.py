@@ -39,7 +39,7 @@ from timeball.cluster.raft.network import Network
 from timeball.cluster.raft.settings import CommitSettings, RaftSettings
 from timeball.cluster.settings import Address, ConfigError, Settings
 from timeball.cluster.stalls import StallWatch
-from timeball.cluster.state import operations
+from timeball.cluster.state import operations, store
 from timeball.cluster.state.machine import Applied as StateApplied
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.sizes import count_items, guess_bytes
@@ -188,7 +188,8 @@ class Node(Observer):
         _tame_collector()
         self.stalls.start(asyncio.get_running_loop())
         self.clocks.start(asyncio.get_running_loop())
-        _log.info("%s serves at %s", self.me.name, self.me.http_url)
+        core = "interpreted" if store.__file__.endswith(".py") else "compiled"
+        _log.info("%s serves at %s (core: %s)", self.me.name, self.me.http_url, core)
 
     async def run(self) -> int:
         """Serve until asked to stop or halted; the exit code."""

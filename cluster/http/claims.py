@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from timeball.client import messages
 from timeball.client.errors import OutcomeUnknown
@@ -20,8 +21,8 @@ from timeball.cluster.http.views import delivery
 from timeball.cluster.http.workers import instruction_of
 from timeball.cluster.state import operations
 
-_claim = BodyDecoder(messages.Claim)
-_withdrawals = BodyDecoder(messages.Withdrawals)
+_claim: Final = BodyDecoder(messages.Claim)
+_withdrawals: Final = BodyDecoder(messages.Withdrawals)
 
 Hold = tuple[int, int, int]
 """Job, nominal time and token of what is leased."""
@@ -37,13 +38,13 @@ class Claims:
         """The table of this noun."""
         return [
             Route(method="POST", pattern="/v1/claims", handler=self.claim, leader=True, write=True),
-            *(
+            *[
                 Route(method="POST", pattern=pattern, handler=handler, leader=True, write=True)
                 for pattern, handler in (
                     ("/v1/claims/withdraw", self.withdraw_many),
                     ("/v1/claims/{request_id}/withdraw", self.withdraw),
                 )
-            ),
+            ],
         ]
 
     async def claim(self, request: Request) -> Answered:

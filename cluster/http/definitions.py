@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-import msgspec
+from mypy_extensions import mypyc_attr
 
 from timeball.client import messages
 from timeball.client.errors import InvalidRequest
@@ -19,22 +19,26 @@ from timeball.cluster.state import operations
 from timeball.cluster.state.records import Job
 from timeball.cluster.state.usual import DEFAULT_POLICY, PLAIN_KEY
 
-_OVERHEAD_BYTES = 1_024
-_RULE_BYTES = 350
+_OVERHEAD_BYTES: Final = 1_024
+_RULE_BYTES: Final = 350
 """Of a rule or an exclusion at most, besides its times or days…"""
-_TIME_BYTES = 9
+_TIME_BYTES: Final = 9
 """… of which each takes this."""
 
 
-class Built(msgspec.Struct, frozen=True, gc=False):
+@mypyc_attr(acyclic=True)
+class Built:
     """The operation for one job; `over` says why the state will refuse to create it anew.
 
     That the timetable is over is no reason not to ask: the request may be the repeat of one that
     made its job in time.
     """
 
-    job: operations.NewJob
-    over: InvalidRequest | None
+    __slots__ = ("job", "over")
+
+    def __init__(self, job: operations.NewJob, over: InvalidRequest | None) -> None:
+        self.job: Final = job
+        self.over: Final = over
 
 
 def build_job(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from timeball.client import messages
 from timeball.client.errors import Conflict, LeaseLost, NotFound, TimeballError
@@ -32,15 +32,15 @@ from timeball.cluster.state.listing import Span
 from timeball.cluster.state.records import Execution
 from timeball.cluster.state.verdicts import Verdict
 
-MAX_OPERATION_BYTES = 256 * 1024
-MAX_ID_SHOWN = 64
+MAX_OPERATION_BYTES: Final = 256 * 1024
+MAX_ID_SHOWN: Final = 64
 """What an answer repeats of an execution id; no real one is longer."""
-_OVERHEAD_BYTES = 256
-_CLIPPED = " […]"
-_CUT_BEFORE = "[…] "
+_OVERHEAD_BYTES: Final = 256
+_CLIPPED: Final = " […]"
+_CUT_BEFORE: Final = "[…] "
 
-_UNKNOWN = Verdict.UNKNOWN
-_VERDICTS: dict[Verdict, tuple[messages.ReportVerdict, int]] = {
+_UNKNOWN: Final = Verdict.UNKNOWN
+_VERDICTS: Final[dict[Verdict, tuple[messages.ReportVerdict, int]]] = {
     Verdict.ACCEPTED: ("accepted", 200),
     Verdict.DUPLICATE: ("duplicate", 200),
     Verdict.STALE: ("stale", 409),

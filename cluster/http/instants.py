@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from timeball.client.errors import InvalidRequest
 from timeball.client.messages import MAX_INSTANT_MS
 
-MAX_TEXT = 64
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_MILLISECONDS = tuple(f".{millisecond:03d}Z" for millisecond in range(1000))
-_GRAMMAR = re.compile(
+MAX_TEXT: Final = 64
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_MILLISECONDS: Final = tuple(f".{millisecond:03d}Z" for millisecond in range(1000))
+_GRAMMAR: Final = re.compile(
     r"(?P<date>\d{4}-\d\d-\d\d|\d{8}|\d{4}-W\d\d-\d|\d{4}W\d{3})[Tt ]"
     r"(?P<time>(?:[01]\d|2[0-3])(?::?[0-5]\d(?::?[0-5]\d(?:[.,](?P<fraction>\d+))?)?)?)"
     r"(?P<offset>[Zz]|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?",
@@ -21,7 +22,7 @@ _GRAMMAR = re.compile(
 )
 """What `datetime.fromisoformat` takes besides is an error: it lets any character stand for the T,
 reads nothing behind a NUL, and makes three o'clock of 20260101103000Z."""
-_EXPECTED = (
+_EXPECTED: Final = (
     "expected an ISO 8601 instant with an offset, such as 2026-01-01T09:00:00Z, "
     "or epoch milliseconds"
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from timeball.client import messages
 from timeball.client.errors import (
@@ -58,18 +58,18 @@ from timeball.cluster.state import operations
 from timeball.cluster.state.records import Job
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
 
-MAX_OPERATION_BYTES = 256 * 1024
+MAX_OPERATION_BYTES: Final = 256 * 1024
 """A batch beyond this travels as several operations: an entry of the log is bounded."""
-_PREFIXES = tuple(f"jobs[{place}]." for place in range(messages.MAX_BATCH))
-_CREATED = CreateStatus.CREATED
-_EXISTING = frozenset({CreateStatus.CREATED, CreateStatus.DUPLICATE})
-_CANCELLED: dict[CancelStatus, Any] = {
+_PREFIXES: Final = tuple(f"jobs[{place}]." for place in range(messages.MAX_BATCH))
+_CREATED: Final = CreateStatus.CREATED
+_EXISTING: Final = frozenset({CreateStatus.CREATED, CreateStatus.DUPLICATE})
+_CANCELLED: Final[dict[CancelStatus, Any]] = {
     CancelStatus.CANCELLED: "cancelled",
     CancelStatus.REQUESTED: "requested",
     CancelStatus.FINISHED: "finished",
 }
-_one_job = BodyDecoder(messages.NewJob)
-_many_jobs = BodyDecoder(messages.NewJobs)
+_one_job: Final = BodyDecoder(messages.NewJob)
+_many_jobs: Final = BodyDecoder(messages.NewJobs)
 
 
 class Jobs:
@@ -228,7 +228,7 @@ class Jobs:
             tag=tag,
             created=created,
         )
-        jobs = page.items[: fitting(len(job.payload) for job in page.items)]
+        jobs = page.items[: fitting([len(job.payload) for job in page.items])]
         following = page.next_after if len(jobs) == len(page.items) else jobs[-1].id
         now_ms = services.now_ms()
         machine = services.state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from timeball.client import messages
 from timeball.cluster.http.codec import show_value
@@ -28,18 +28,18 @@ from timeball.cluster.state.records import (
 )
 from timeball.cluster.state.values import AttemptError
 
-JOB_STATES: dict[str, JobState] = {state.name.lower(): state for state in JobState}
-EXECUTION_STATES: dict[str, ExecutionState] = {
+JOB_STATES: Final[dict[str, JobState]] = {state.name.lower(): state for state in JobState}
+EXECUTION_STATES: Final[dict[str, ExecutionState]] = {
     state.name.lower(): state for state in ExecutionState
 } | {"retry": ExecutionState.SCHEDULED}
 
 JobStateName = Literal["active", "completed", "cancelled"]
-_JOB_STATE_NAMES: dict[JobState, JobStateName] = {
+_JOB_STATE_NAMES: Final[dict[JobState, JobStateName]] = {
     JobState.ACTIVE: "active",
     JobState.COMPLETED: "completed",
     JobState.CANCELLED: "cancelled",
 }
-EXECUTION_STATE_NAMES: dict[ExecutionState, messages.ExecutionStateName] = {
+EXECUTION_STATE_NAMES: Final[dict[ExecutionState, messages.ExecutionStateName]] = {
     ExecutionState.SCHEDULED: "scheduled",
     ExecutionState.LEASED: "leased",
     ExecutionState.RUNNING: "running",
@@ -51,7 +51,7 @@ EXECUTION_STATE_NAMES: dict[ExecutionState, messages.ExecutionStateName] = {
 OutcomeName = Literal[
     "open", "succeeded", "failed", "lease_expired", "timed_out", "released", "cancelled"
 ]
-_OUTCOME_NAMES: dict[Outcome, OutcomeName] = {
+_OUTCOME_NAMES: Final[dict[Outcome, OutcomeName]] = {
     Outcome.OPEN: "open",
     Outcome.SUCCEEDED: "succeeded",
     Outcome.FAILED: "failed",
@@ -60,9 +60,9 @@ _OUTCOME_NAMES: dict[Outcome, OutcomeName] = {
     Outcome.RELEASED: "released",
     Outcome.CANCELLED: "cancelled",
 }
-_NO_ERROR = AttemptError()
+_NO_ERROR: Final = AttemptError()
 OriginName = Literal["timetable", "trigger", "backfill"]
-_ORIGIN_NAMES: dict[Origin, OriginName] = {
+_ORIGIN_NAMES: Final[dict[Origin, OriginName]] = {
     Origin.TIMETABLE: "timetable",
     Origin.TRIGGER: "trigger",
     Origin.BACKFILL: "backfill",

@@ -69,7 +69,8 @@ async def test_an_execution_that_is_gone_is_told_as_gone(desk, log) -> None:
 
 
 async def test_the_wait_is_over_in_time(desk, log, monkeypatch) -> None:
-    monkeypatch.setattr(waiting, "MAX_WAIT_S", 0.01)
+    wait = desk.ends.wait
+    monkeypatch.setattr(desk.ends, "wait", lambda one, seconds: wait(one, seconds / 1_000))
     reply = await (await asking(desk, log.create()))
     assert reply.body["state"] == "scheduled"
     assert desk.ends._waiting == {}
