@@ -53,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--unsafe", choices=sorted(UNSAFE), help="put back a fault that production has mended"
     )
+    parser.add_argument(
+        "--until", nargs="+", default=(), metavar="RULE", help="end when one of these is broken"
+    )
     return parser
 
 
@@ -69,6 +72,9 @@ def _run_all(chosen: list[Plan], asked: argparse.Namespace) -> list[Plan]:
             if outcome.violations:
                 failed.append(outcome.plan)
                 _tell(outcome, asked)
+            if _rules(outcome) & {*asked.until}:
+                print(f"broken: {' '.join(sorted(_rules(outcome)))}", flush=True)
+                break
             if alone:
                 _keep(outcome, asked)
                 print(f"seed {outcome.plan.seed}: trace {outcome.trace_hash}")

@@ -15,9 +15,11 @@ from unittest import mock
 
 from msgspec.structs import replace
 from sim_disk import AgeingFile
+from sim_interpreted import is_interpreted
 from sim_mutants import BY_NAME, without_rule
 
 from timeball.cluster.dispatch import leases as dispatch_leases
+from timeball.cluster.dispatch.admission import Gate
 from timeball.cluster.dispatch.claims import WaitingClaims
 from timeball.cluster.node import Node
 from timeball.cluster.raft import candidacy, following, leading, progress, storage
@@ -159,6 +161,14 @@ def _none_waits() -> list[Patch]:
     return [(overlap.waits, "__code__", (lambda _execution: False).__code__)]
 
 
+def _limits_forgotten() -> list[Patch]:
+    """Neither the state nor the leader knows what the settings of a queue allow."""
+    return [
+        (leases, "admit", lambda _store, _execution: True),
+        (Gate, "room", lambda _gate, _now_ms: 1_000),
+    ]
+
+
 UNSAFE: dict[str, Callable[[], list[Patch]]] = {
     "acks-before-sync": _acks_before_sync,
     "start-without-sync": _start_without_sync,
@@ -172,6 +182,7 @@ UNSAFE: dict[str, Callable[[], list[Patch]]] = {
     "leases-never-end": _leases_never_end,
     "followers-differ": _followers_differ,
     "none-waits": _none_waits,
+    "limits-forgotten": _limits_forgotten,
     **{name: partial(without_rule, name) for name in BY_NAME},
 }
 """By name, what each puts back."""
@@ -180,6 +191,7 @@ UNSAFE: dict[str, Callable[[], list[Patch]]] = {
 @contextlib.contextmanager
 def unsafe(name: str | None) -> Iterator[None]:
     """Put a fault back for the time of the block; None: nothing."""
+    assert name is None or is_interpreted(), "a compiled function can not be replaced"
     with contextlib.ExitStack() as stack:
         for target, attribute, replacement in UNSAFE[name]() if name is not None else ():
             stack.callback(setattr, target, attribute, getattr(target, attribute))
