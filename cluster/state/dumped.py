@@ -19,12 +19,8 @@ from timeball.cluster.state.operations import (
 )
 from timeball.cluster.state.queue_settings import QueueSettings
 from timeball.cluster.state.records import ExecutionState, JobState, Origin, Outcome
-from timeball.cluster.state.values import (
-    AttemptError,
-    ClaimRecord,
-    Definition,
-    RequestRecord,
-)
+from timeball.cluster.state.values import AttemptError, Definition
+from timeball.cluster.state.verdicts import Created
 
 MAGIC = "timeball-state"
 VERSION = 7
@@ -164,6 +160,23 @@ class KeyRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     job: int
     nominal_ms: int
     window_ms: int
+
+
+class RequestRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A remembered request as dumped: the fields of `Request`."""
+
+    key: str
+    since_ms: int
+    answer: list[Created]
+    of_trigger: bool = False
+
+
+class ClaimRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A remembered claim as dumped: the fields of `Granted`."""
+
+    key: str
+    since_ms: int
+    tokens: list[int]
 
 
 class JobRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -8,6 +8,7 @@ from timeball.cluster.state import limits
 from timeball.cluster.state.happenings import Happened, of_execution, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.keys import UNTIL_ENDED, Key, key_name, short_fingerprint
+from timeball.cluster.state.memory import Request
 from timeball.cluster.state.operations import CancelJobs, CreateJobs, KeyRule, NewJob, RetryPolicy
 from timeball.cluster.state.queues import is_draining
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
@@ -20,7 +21,6 @@ from timeball.cluster.state.soundness import (
 from timeball.cluster.state.store import NO_EXECUTIONS, Store
 from timeball.cluster.state.transitions import Event
 from timeball.cluster.state.usual import DEFAULT_POLICY, NO_OPTIONS, PLAIN_KEY
-from timeball.cluster.state.values import RequestRecord
 from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus, JobsCreated
 from timeball.wheel import PRIORITIES
 
@@ -49,11 +49,12 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
     if known is not None:
         if known.of_trigger:
             return JobsCreated([], repeated=True)
-        store.counters.duplicates += len(known.answer)
-        return JobsCreated(known.answer, repeated=True)
+        first_answer = known.answer()
+        store.counters.duplicates += len(first_answer)
+        return JobsCreated(first_answer, repeated=True)
     answer = [create(store, new) for new in operation.jobs]
     if any(created.status in _ANSWERED for created in answer):
-        store.requests.add(RequestRecord(request_id, store.log_time_ms, answer))
+        store.requests.add(Request(request_id, store.log_time_ms, answer))
     return JobsCreated(answer)
 
 

@@ -15,6 +15,7 @@ from timeball.cluster.state import limits, poison
 from timeball.cluster.state.backoff import backoff_ms
 from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_execution
+from timeball.cluster.state.memory import Granted
 from timeball.cluster.state.operations import (
     Claim,
     Expire,
@@ -40,7 +41,7 @@ from timeball.cluster.state.store import Store
 from timeball.cluster.state.timetables import died
 from timeball.cluster.state.transitions import TERMINAL, Event, move
 from timeball.cluster.state.usual import NO_OPTIONS
-from timeball.cluster.state.values import AttemptError, ClaimRecord
+from timeball.cluster.state.values import AttemptError
 from timeball.cluster.state.verdicts import Verdict
 
 # Names of the module, since reading a member off its class takes ten times as long.
@@ -84,7 +85,7 @@ def claim(store: Store, operation: Claim) -> list[int]:
     if request_id:
         granted = [token for token in tokens if token]
         if granted:
-            store.claims.add(ClaimRecord(request_id, store.log_time_ms, granted))
+            store.claims.add(Granted(request_id, store.log_time_ms, granted))
     return tokens
 
 
@@ -93,7 +94,7 @@ def remembered_claim(store: Store, request_id: str) -> list[tuple[int, int, int]
     record = store.claims.find(request_id, store.log_time_ms, store.settings.claim_memory_ms)
     if record is None:
         return None
-    held = [store.leased[token] for token in record.tokens if token in store.leased]
+    held = [store.leased[token] for token in record.numbers() if token in store.leased]
     return [(execution.job.id, execution.nominal_ms, execution.token) for execution in held]
 
 

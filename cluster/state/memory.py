@@ -9,13 +9,81 @@ depends on the process's string hashing; nothing that can be seen does.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from timeball.cluster.state.fifo import Fifo
-from timeball.cluster.state.values import Remembered
+from timeball.cluster.state.verdicts import Created, CreateStatus
 
 _SHARDS: Final = 64
+_STATUSES: Final = {int(status): status for status in CreateStatus}
+_WIDTH: Final = 3
+"""Numbers of an answer to one job: its status, the job, its first nominal time."""
+
+
+@mypyc_attr(acyclic=True)
+class Remembered:
+    """Something known by a key since a log-time (epoch ms).
+
+    What it knows are numbers, packed: there are many, and most are never asked for.
+    """
+
+    __slots__ = ("_numbers", "key", "since_ms")
+
+    def __init__(self, key: str, since_ms: int, numbers: list[int]) -> None:
+        self.key = key
+        self.since_ms = since_ms
+        self._numbers = array("q", numbers).tobytes()
+
+    def numbers(self) -> list[int]:
+        """What it knows."""
+        return array("q", self._numbers).tolist()
+
+    def weight(self) -> int:
+        """Its share of the memory's limit."""
+        raise NotImplementedError
+
+
+@mypyc_attr(acyclic=True)
+class Request(Remembered):
+    """A request id of `CreateJobs`, or of a trigger, and the answer."""
+
+    __slots__ = ("of_trigger",)
+
+    def __init__(
+        self, key: str, since_ms: int, answer: list[Created], of_trigger: bool = False
+    ) -> None:
+        numbers: list[int] = []
+        for created in answer:
+            numbers += (created.status, created.job, created.nominal_ms)
+        super().__init__(key, since_ms, numbers)
+        self.of_trigger = of_trigger
+
+    def answer(self) -> list[Created]:
+        """The answer to each job, as it was given."""
+        numbers = self.numbers()
+        return [
+            Created(_STATUSES[numbers[at]], numbers[at + 1], numbers[at + 2])
+            for at in range(0, len(numbers), _WIDTH)
+        ]
+
+    def weight(self) -> int:
+        """The number of jobs answered for."""
+        return len(self._numbers) // (8 * _WIDTH)
+
+
+@mypyc_attr(acyclic=True)
+class Granted(Remembered):
+    """A request id of `Claim` and the tokens that it was granted."""
+
+    __slots__ = ()
+
+    def weight(self) -> int:
+        """The number of leases granted."""
+        return len(self._numbers) // 8
 
 
 R = TypeVar("R", bound=Remembered)

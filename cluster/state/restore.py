@@ -27,6 +27,7 @@ from timeball.cluster.state.dumped import (
     REQUESTS,
     VERSION,
     AttemptRecord,
+    ClaimRecord,
     ConfiguredRecord,
     ExecutionRecord,
     Header,
@@ -35,13 +36,14 @@ from timeball.cluster.state.dumped import (
     JobRecord,
     KeyRecord,
     QueueTotals,
+    RequestRecord,
     decode_frame,
 )
 from timeball.cluster.state.instructions import is_sound_instruction
 from timeball.cluster.state.jobs import shared_policy
 from timeball.cluster.state.keys import UNTIL_ENDED, Key, key_name, window_class
 from timeball.cluster.state.levels import FIRST_LEVEL
-from timeball.cluster.state.memory import Memory
+from timeball.cluster.state.memory import Granted, Memory, Request
 from timeball.cluster.state.operations import NUMBERED_PER_ENTRY, RetryPolicy
 from timeball.cluster.state.queue_settings import (
     DEFAULT_QUEUE_SETTINGS,
@@ -158,10 +160,12 @@ class Loader:
                 self._key(key)
         elif kind == REQUESTS:
             for request in content:
-                self._remember(store.requests, request)
+                self._past(request.since_ms)
+                store.requests.add(_request(request))
         else:
             for claim in content:
-                self._remember(store.claims, claim)
+                self._past(claim.since_ms)
+                store.claims.add(_granted(claim))
 
     def store(self) -> Store:
         """The store, once all chunks are there. Raises `ValueError` if it is not whole or sound."""
@@ -456,8 +460,7 @@ class Loader:
         place = window_class(record.window_ms), record.job
         if not 0 < record.window_ms <= limits.MAX_SETTING or place <= self._last_key:
             _refuse("an idempotency key is out of order")
-        if record.since_ms > self._store.log_time_ms:
-            _refuse("something is remembered from the future")
+        self._past(record.since_ms)
         self._last_key = place
         name, since_ms, fingerprint, job_id, nominal_ms, window_ms = msgspec.structs.astuple(record)
         job = self._store.jobs.get(job_id)
@@ -468,10 +471,9 @@ class Loader:
             name = of_job if name == of_job else name
         self._store.keys.add(Key(name, since_ms, fingerprint, job_id, nominal_ms, window_ms))
 
-    def _remember(self, memory: Memory[Any], record: Any) -> None:
-        if record.since_ms > self._store.log_time_ms:
+    def _past(self, since_ms: int) -> None:
+        if since_ms > self._store.log_time_ms:
             _refuse("something is remembered from the future")
-        memory.add(record)
 
     def _share(self, text: str) -> str:
         if len(self._texts) >= _TEXTS_SHARED:
@@ -481,6 +483,20 @@ class Loader:
     def _check_time(self, time_ms: int) -> None:
         if not 0 <= time_ms <= limits.MAX_TIME_MS:
             _refuse("a time is out of range")
+
+
+def _request(record: RequestRecord) -> Request:
+    try:
+        return Request(record.key, record.since_ms, record.answer, record.of_trigger)
+    except OverflowError:
+        _refuse(f"the answer to request {record.key!r} is none")
+
+
+def _granted(record: ClaimRecord) -> Granted:
+    try:
+        return Granted(record.key, record.since_ms, record.tokens)
+    except OverflowError:
+        _refuse(f"claim {record.key!r} was granted what is no token")
 
 
 def dismantle(store: Store) -> Iterator[None]:

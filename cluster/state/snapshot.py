@@ -198,10 +198,8 @@ class Dump:
         self._finished = iter(store.finished)
         self._dead = list(store.dead)
         self._keys = iter(store.keys)
-        self._memories = [
-            (REQUESTS, iter(store.requests)),
-            (CLAIMS, iter(store.claims)),
-        ]
+        self._requests = iter(store.requests)
+        self._claims = iter(store.claims)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -268,9 +266,11 @@ class Dump:
             yield DEAD, _encode((execution.job.id, execution.nominal_ms))
         for key in self._keys:
             yield KEYS, _encode(_key_fields(key))
-        for kind, memory in self._memories:
-            for record in memory:
-                yield kind, _encode(record)
+        for request in self._requests:
+            told = (request.key, request.since_ms, request.answer(), request.of_trigger)
+            yield REQUESTS, _encode(told)
+        for claim in self._claims:
+            yield CLAIMS, _encode((claim.key, claim.since_ms, claim.numbers()))
 
     def _shard(self, key: int) -> Iterator[tuple[int, bytes]]:
         """The jobs of one shard, each followed by the executions of its timetable."""

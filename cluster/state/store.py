@@ -18,7 +18,7 @@ from timeball.cluster.state.jobmap import JobMap
 from timeball.cluster.state.keys import Keys
 from timeball.cluster.state.ledger import fate_of, write_down
 from timeball.cluster.state.levels import FIRST_LEVEL
-from timeball.cluster.state.memory import Memory
+from timeball.cluster.state.memory import Granted, Memory, Request
 from timeball.cluster.state.operations import NUMBERED_PER_ENTRY, ClusterSettings, RetryPolicy
 from timeball.cluster.state.overlap import first_in_line
 from timeball.cluster.state.records import (
@@ -37,7 +37,6 @@ from timeball.cluster.state.records import (
 from timeball.cluster.state.sizes import kept_bytes
 from timeball.cluster.state.transitions import TERMINAL, Event, move
 from timeball.cluster.state.usual import NO_OPTIONS
-from timeball.cluster.state.values import ClaimRecord, RequestRecord
 from timeball.wheel import TimeBuckets
 
 if TYPE_CHECKING:
@@ -84,8 +83,8 @@ class Store:
         self.counters = Counters()
         self.jobs = JobMap()
         self.keys = Keys()
-        self.requests: Memory[RequestRecord] = Memory()
-        self.claims: Memory[ClaimRecord] = Memory()
+        self.requests: Memory[Request] = Memory()
+        self.claims: Memory[Granted] = Memory()
         self.finished: Fifo[Execution | EndedJob] = Fifo()
         """What retention drops, in the order in which it ended; dead executions apart."""
         self.dead: OrderedDict[Execution, None] = OrderedDict()

@@ -9,6 +9,7 @@ from timeball.cluster.state.expiry import expires_by
 from timeball.cluster.state.happenings import Happened, of_execution, of_fate, of_job
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.ledger import write_down
+from timeball.cluster.state.memory import Request
 from timeball.cluster.state.operations import (
     ALLOW,
     BUFFER_ONE,
@@ -35,7 +36,6 @@ from timeball.cluster.state.records import (
 )
 from timeball.cluster.state.store import Store
 from timeball.cluster.state.transitions import Event
-from timeball.cluster.state.values import RequestRecord
 from timeball.cluster.state.verdicts import (
     Backfilled,
     Changed,
@@ -323,7 +323,7 @@ def trigger_job(store: Store, operation: TriggerJob) -> Triggered:
     if request_id:
         known = store.requests.find(request_id, store.log_time_ms, store.settings.request_memory_ms)
         if known is not None:
-            first = known.answer[0]
+            first = known.answer()[0]
             if not known.of_trigger or first.job != operation.job:
                 return Triggered(TriggerStatus.KEY_REUSED)
             store.counters.duplicates += 1
@@ -346,7 +346,7 @@ def trigger_job(store: Store, operation: TriggerJob) -> Triggered:
     settle(store, execution)
     if request_id:
         answer = [Created(CreateStatus.CREATED, job.id, nominal_ms)]
-        store.requests.add(RequestRecord(request_id, store.log_time_ms, answer, True))
+        store.requests.add(Request(request_id, store.log_time_ms, answer, True))
     skipped = execution.state is ExecutionState.SKIPPED
     status = TriggerStatus.SKIPPED if skipped else TriggerStatus.CREATED
     return Triggered(status, nominal_ms)
