@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 # The compiled core (docs/decisions/0022); TIMEBALL_COMPILE=0 leaves it interpreted.
 export TIMEBALL_COMPILE ?= 1
 CORE := $(VENV)/.compiled-$(TIMEBALL_COMPILE)
+COMPILED := wheel cluster/state cluster/dispatch cluster/http
 export PYTHONSAFEPATH := 1
 
 # Seeds of the simulator (docs/testing.md): how many, and from which one on.
@@ -59,11 +60,13 @@ $(STAMP): pyproject.toml
 	TIMEBALL_COMPILE=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-# As new as its sources, or not there at all: what was compiled goes first.
-$(CORE): $(STAMP) setup.py $(wildcard wheel/*.py cluster/state/*.py)
+# As new as its sources, or not there at all: what was compiled goes first. The build writes only
+# what came out different, so what it leaves is told by hand that it is new.
+$(CORE): $(STAMP) setup.py $(wildcard $(addsuffix /*.py,$(COMPILED)))
 	find wheel cluster -name '*.so' -delete
 	rm -f $(VENV)/.compiled-*
 	$(BIN)/python setup.py --quiet build_ext --inplace
+	find wheel cluster -name '*.so' -exec touch {} +
 	touch $@
 
 # mypy reads folders, not import hooks: show it the namespace as links.

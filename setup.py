@@ -32,6 +32,8 @@ INTERPRETED = frozenset(
         "queue_settings.py",
         "values.py",
         "verdicts.py",
+        # Run as a program, which nothing compiled can be.
+        "diagram.py",
         # What the rest of a node holds of the state, and its tests replace parts of.
         "machine.py",
     }

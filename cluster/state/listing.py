@@ -61,19 +61,19 @@ def list_jobs(
     """Jobs by falling id, from below `after` on."""
     upto = None if after is None else after - 1
 
+    # One function within, not two: of two that refer to each other, compiled, each call would leave
+    # a ring behind for the collector.
     def found() -> Iterator[tuple[Job, int, bool]]:
         for job in store.jobs.newest_first(upto):
             if job.created_ms < created.from_ms:
                 return  # ids and log-time rise together
-            yield job, job.id, wanted(job)
-
-    def wanted(job: Job) -> bool:
-        return (
-            (queue is None or job.queue == queue)
-            and (state is None or job.state is state)
-            and (tag is None or tag in job.options.tags)
-            and created.holds(job.created_ms)
-        )
+            wanted = (
+                (queue is None or job.queue == queue)
+                and (state is None or job.state is state)
+                and (tag is None or tag in job.options.tags)
+                and created.holds(job.created_ms)
+            )
+            yield job, job.id, wanted
 
     return _page(found(), limit)
 

@@ -1,14 +1,12 @@
 """The life of an execution as one table: which event moves it from where to where.
 
 `move` is the only code that sets `Execution.state`, and it refuses whatever the table
-does not hold. The diagram in the documentation is drawn from the same table:
-``python -m timeball.cluster.state.transitions`` prints it.
+does not hold. The diagram in the documentation is drawn from the same table (see `diagram`).
 """
 
 from __future__ import annotations
 
 import enum
-import sys
 from typing import Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
@@ -131,19 +129,3 @@ def move(execution: Execution, event: Event, target: ExecutionState) -> None:
     if not _LEGAL[_place(source, event, target)]:
         raise IllegalTransitionError(f"{event.name} may not move {source.name} to {target.name}")
     execution.state = target
-
-
-def render_mermaid() -> str:
-    """The table as a Mermaid state diagram, one arrow per row."""
-    lines = ["stateDiagram-v2", "    [*] --> scheduled: create"]
-    for source, event, target, guard in TRANSITIONS:
-        label = event.name.lower() + (f" ({guard})" if guard else "")
-        lines.append(f"    {source.name.lower()} --> {target.name.lower()}: {label}")
-    leaving = {row.source for row in TRANSITIONS}
-    reached = {row.target for row in TRANSITIONS}
-    lines += [f"    {state.name.lower()} --> [*]" for state in sorted(reached - leaving)]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render_mermaid())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from timeball.cluster import state
+from timeball.cluster.state.diagram import render_mermaid
 from timeball.cluster.state.operations import RetryPolicy
 from timeball.cluster.state.records import Execution, ExecutionState, Job
 from timeball.cluster.state.transitions import (
@@ -17,7 +20,6 @@ from timeball.cluster.state.transitions import (
     Event,
     IllegalTransitionError,
     move,
-    render_mermaid,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +63,17 @@ def test_every_event_of_a_state_with_two_targets_says_which_in_its_guard():
 def test_the_diagram_in_the_docs_is_drawn_from_the_table():
     page = (ROOT / "docs" / "state-diagram.md").read_text()
     (diagram,) = re.findall(r"```mermaid\n(.*?)```", page, re.DOTALL)
-    assert diagram == render_mermaid(), "run python -m timeball.cluster.state.transitions"
+    assert diagram == render_mermaid(), "run python -m timeball.cluster.state.diagram"
+
+
+def test_the_diagram_is_drawn_by_the_command_that_the_docs_name():
+    page = (ROOT / "docs" / "state-diagram.md").read_text()
+    (module,) = re.findall(r"^    python -m (\S+)$", page, re.MULTILINE)
+    drawn = subprocess.run(
+        [sys.executable, "-P", "-m", module], capture_output=True, text=True, check=False
+    )
+    assert (drawn.returncode, drawn.stderr) == (0, "")
+    assert drawn.stdout == render_mermaid()
 
 
 def test_no_other_module_sets_the_state_of_an_execution():
