@@ -1,4 +1,4 @@
-"""What the core makes of given journals, told so that two builds of it can be compared.
+"""What the core makes of given work, told so that two builds of it can be compared.
 
 Run as a program it reads a `Work` from its input and writes what came of it, in MessagePack.
 """
@@ -13,6 +13,7 @@ from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
 
 import msgspec
+from core_days import a_day
 
 from timeball.cluster.state.backoff import backoff_ms
 from timeball.cluster.state.jitter import jitter_offset
@@ -42,7 +43,9 @@ class Work(msgspec.Struct, array_like=True):
 
     modules: list[str]
     lives: list[Life]
-    seeds: list[int]
+    days: list[int]
+    """Seeds of days of dispatch (see `core_days`), and of sums and queues."""
+    sums: list[int]
 
 
 class Came(msgspec.Struct, array_like=True):
@@ -51,7 +54,8 @@ class Came(msgspec.Struct, array_like=True):
     compiled: list[str]
     halts: list[int]
     lives: list[list[str]]
-    answers: list[list[str]]
+    days: list[list[str]]
+    sums: list[list[str]]
 
 
 def are_compiled(modules: Iterable[str]) -> list[str]:
@@ -70,7 +74,8 @@ def do(work: Work) -> Came:
         are_compiled(work.modules),
         [halts for halts, _ in lives],
         [told for _, told in lives],
-        [compute(random.Random(seed)) for seed in work.seeds],
+        [a_day(seed) for seed in work.days],
+        [compute(random.Random(seed)) for seed in work.sums],
     )
 
 

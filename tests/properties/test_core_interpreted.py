@@ -1,8 +1,9 @@
-"""The compiled core and the interpreted one are one state machine.
+"""The compiled core and the interpreted one are one state machine, and one dispatch.
 
 Nodes of one cluster may run either: where there is no C compiler the same sources are interpreted.
 So the same entries must come to the same state, the same dump, the same verdicts and the same
-happenings in both, and stop both with the same words.
+happenings in both, and stop both with the same words; and a leader must propose and answer the
+same.
 
 One of them is this process, the other a process that imports a copy of the sources. With a build
 that was made with TIMEBALL_COMPILE=0 (or without a C compiler) nothing lies compiled beside the
@@ -49,6 +50,7 @@ from timeball.cluster.state.operations import (
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("client", "wheel", "cluster")
 STEPS = 400
+DAYS = 15
 HOSTILE, HOSTILE_ENTRIES = 20, 120
 
 
@@ -138,7 +140,7 @@ def work(compiled_modules: list[Path]) -> tuple[list[str], Work]:
     for bits in (40, 50, 51):
         lives[f"large-{bits}"] = a_life_of_large_numbers(2**bits - 20)
     modules = [".".join(("timeball", *path.with_suffix("").parts)) for path in compiled_modules]
-    return list(lives), Work(modules, list(lives.values()), list(range(10)))
+    return list(lives), Work(modules, list(lives.values()), list(range(DAYS)), list(range(10)))
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +158,10 @@ def there(work: tuple[list[str], Work], tmp_path_factory: pytest.TempPathFactory
     )
     for layer in LAYERS:
         shutil.copytree(ROOT / layer, packages / "timeball" / layer, ignore=unwanted)
+    paths = [str(packages), str(Path(__file__).parent)]
     done = subprocess.run(
         [sys.executable, "-P", Path(__file__).with_name("core_replay.py")],
-        env={**os.environ, "PYTHONPATH": str(packages), "PYTHONHASHSEED": "7"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "7"},
         input=msgspec.msgpack.encode(work[1]), capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
@@ -193,7 +196,13 @@ def test_some_of_the_entries_halt_and_most_do_not(work, here: Came) -> None:
     assert HOSTILE < sum(halts.values()) < HOSTILE * HOSTILE_ENTRIES / 2
 
 
+def test_both_dispatch_alike(work, here: Came, there: Came) -> None:
+    for seed, ours, theirs in zip(work[1].days, here.days, there.days, strict=True):
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            assert one == other, f"day {seed}, line {place}"
+
+
 def test_both_count_alike_beyond_a_machine_word(work, here: Came, there: Came) -> None:
-    for seed, ours, theirs in zip(work[1].seeds, here.answers, there.answers, strict=True):
+    for seed, ours, theirs in zip(work[1].sums, here.sums, there.sums, strict=True):
         for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             assert one == other, f"seed {seed}, line {place}"
