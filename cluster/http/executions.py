@@ -230,8 +230,9 @@ class Executions:
                 built.append(build(job, nominal_ms, item, place))
         verdicts = await report_all(self._services.propose, kind, built)
         if nothing:
-            known = iter(verdicts)
-            verdicts = [_UNKNOWN if place in nothing else next(known) for place in range(len(ids))]
+            named = [place for place in range(len(ids)) if place not in nothing]
+            told = dict(zip(named, verdicts, strict=True))
+            verdicts = [told.get(place, _UNKNOWN) for place in range(len(ids))]
         return [answer_report(text, verdict) for text, verdict in zip(ids, verdicts, strict=True)]
 
     async def _heartbeat(self, ids: Ids, items: Items, prefix: str) -> list[messages.Heartbeat]:
