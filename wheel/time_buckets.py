@@ -11,6 +11,8 @@ T = TypeVar("T", bound=Hashable)
 
 _STALE_ENTRIES_ALLOWED: Final = 64
 _SPAN_BITS: Final = 10
+_ABSENT: Final = False
+"""What an item's bucket says of it when it is not there; it says None of those that are."""
 
 
 class _Span(Generic[T]):
@@ -20,7 +22,7 @@ class _Span(Generic[T]):
 
     def __init__(self) -> None:
         self.lone: dict[int, T] = {}  # buckets that hold one item
-        self.crowds: dict[int, dict[T, None]] = {}  # buckets that hold more, or once did
+        self.crowds: dict[int, dict[T, bool | None]] = {}  # buckets that hold more, or once did
 
     def numbers(self) -> list[int]:
         return [*self.lone, *self.crowds]
@@ -80,9 +82,10 @@ class TimeBuckets(Generic[T]):
             heappush(self._span_numbers, number >> _SPAN_BITS)
         crowd = span.crowds.get(number)
         if crowd is not None:
-            if item in crowd:
-                return
+            held = len(crowd)
             crowd[item] = None
+            if len(crowd) == held:  # one look at a map that no cache holds, in place of two
+                return
         elif number in span.lone:
             if span.lone[number] == item:
                 return
@@ -98,8 +101,7 @@ class TimeBuckets(Generic[T]):
         if span is None:
             return False
         crowd = span.crowds.get(number)
-        if crowd is not None and item in crowd:
-            del crowd[item]
+        if crowd is not None and crowd.pop(item, _ABSENT) is None:
             if not crowd:
                 del span.crowds[number]
         elif number in span.lone and span.lone[number] == item:

@@ -19,6 +19,8 @@ from timeball.cluster.state import operations
 from timeball.cluster.state.records import Job
 from timeball.cluster.state.usual import DEFAULT_POLICY, PLAIN_KEY
 
+# Names of the module: an attribute of another one is looked up at each use.
+_NewJob: Final = operations.NewJob
 _OVERHEAD_BYTES: Final = 1_024
 _RULE_BYTES: Final = 350
 """Of a rule or an exclusion at most, besides its times or days…"""
@@ -79,7 +81,7 @@ def build_job(
             body.timeout_ms,
             *(() if options is None else (options,)),
         )
-    job = operations.NewJob(
+    job = _NewJob(
         body.queue,
         payload,
         plan.first_ms,

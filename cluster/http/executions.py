@@ -39,6 +39,10 @@ _OVERHEAD_BYTES: Final = 256
 _CLIPPED: Final = " […]"
 _CUT_BEFORE: Final = "[…] "
 
+# Names of the module: an attribute of another one is looked up at each use.
+_decode_execution_id: Final = messages.decode_execution_id
+_Success: Final = operations.Success
+_Report: Final = messages.Report
 _UNKNOWN: Final = Verdict.UNKNOWN
 _VERDICTS: Final[dict[Verdict, tuple[messages.ReportVerdict, int]]] = {
     Verdict.ACCEPTED: ("accepted", 200),
@@ -120,7 +124,7 @@ class Executions:
     def _find(self, request: Request) -> Execution:
         text = request.parameters["execution_id"]
         try:
-            execution = self._services.state.execution(*messages.decode_execution_id(text))
+            execution = self._services.state.execution(*_decode_execution_id(text))
         except ValueError:
             execution = None
         if execution is None:
@@ -204,7 +208,7 @@ class Executions:
             result = EMPTY
             if item.result is not None:
                 result = pack_value(item.result, prefix.format(place) + "result")
-            return operations.Success(job, nominal_ms, item.token, result, item.started_ms or 0)
+            return _Success(job, nominal_ms, item.token, result, item.started_ms or 0)
 
         return self._report(ids, items, build, operations.Succeed)
 
@@ -223,7 +227,7 @@ class Executions:
         nothing: set[int] = set()
         for place, (text, item) in enumerate(zip(ids, items, strict=True)):
             try:
-                job, nominal_ms = messages.decode_execution_id(text)
+                job, nominal_ms = _decode_execution_id(text)
             except ValueError:
                 nothing.add(place)  # it names nothing that ever existed: unknown
             else:
@@ -241,7 +245,7 @@ class Executions:
         told = [_progress(item, prefix, place) for place, item in enumerate(items)]
         for text, item, progress in zip(ids, items, told, strict=True):
             try:
-                job, nominal_ms = messages.decode_execution_id(text)
+                job, nominal_ms = _decode_execution_id(text)
             except ValueError:
                 answers.append(messages.Heartbeat(text[:MAX_ID_SHOWN], "unknown", 0))
                 continue
@@ -316,7 +320,7 @@ async def report_all(propose: Propose, kind: Kind, items: list[Any]) -> Sequence
 def answer_report(execution_id: str, verdict: Verdict) -> messages.Report:
     """What a report came to, with the status that the single form answers with."""
     told, status = _VERDICTS[verdict]
-    return messages.Report(execution_id[:MAX_ID_SHOWN], told, status)
+    return _Report(execution_id[:MAX_ID_SHOWN], told, status)
 
 
 def _refusal(answer: messages.Report | messages.Heartbeat) -> TimeballError | None:

@@ -60,6 +60,9 @@ from timeball.cluster.state.verdicts import CancelStatus, Created, CreateStatus,
 
 MAX_OPERATION_BYTES: Final = 256 * 1024
 """A batch beyond this travels as several operations: an entry of the log is bounded."""
+# Names of the module: an attribute of another one is looked up at each use.
+_JobCreated: Final = messages.JobCreated
+_encode_execution_id: Final = messages.encode_execution_id
 _PREFIXES: Final = tuple(f"jobs[{place}]." for place in range(messages.MAX_BATCH))
 _CREATED: Final = CreateStatus.CREATED
 _EXISTING: Final = frozenset({CreateStatus.CREATED, CreateStatus.DUPLICATE})
@@ -173,7 +176,7 @@ class Jobs:
                 results.append(self._created(built.job, verdict))
             else:
                 problem = _refusal(verdict, prefix, built.over).problem()
-                results.append(messages.JobCreated(status="refused", problem=problem))
+                results.append(_JobCreated(status="refused", problem=problem))
             if turns.clock() >= turns.ends_s:
                 await turns.share()
         return results
@@ -270,10 +273,10 @@ class Jobs:
             fires = show_first_fires(job.timetable, created.nominal_ms)
         else:
             fires = [render_instant(created.nominal_ms)]
-        return messages.JobCreated(
+        return _JobCreated(
             "created" if created.status is _CREATED else "duplicate",
             str(created.job),
-            messages.encode_execution_id(created.job, created.nominal_ms),
+            _encode_execution_id(created.job, created.nominal_ms),
             fires,
         )
 

@@ -60,6 +60,9 @@ _OUTCOME_NAMES: Final[dict[Outcome, OutcomeName]] = {
     Outcome.RELEASED: "released",
     Outcome.CANCELLED: "cancelled",
 }
+# Names of the module: an attribute of another one is looked up at each use.
+_Delivery: Final = messages.Delivery
+_encode_execution_id: Final = messages.encode_execution_id
 _NO_ERROR: Final = AttemptError()
 OriginName = Literal["timetable", "trigger", "backfill"]
 _ORIGIN_NAMES: Final[dict[Origin, OriginName]] = {
@@ -207,7 +210,7 @@ def execution_view(execution: Execution, form: Form, now_ms: int) -> messages.Ex
     origin = None if job.recurrence is None else _ORIGIN_NAMES[origin_of(execution)]
     scheduled = execution.state is ExecutionState.SCHEDULED
     return messages.ExecutionView(
-        execution_id=messages.encode_execution_id(job.id, execution.nominal_ms),
+        execution_id=_encode_execution_id(job.id, execution.nominal_ms),
         job_id=str(job.id),
         queue=job.queue,
         state=execution_state(execution),
@@ -231,8 +234,8 @@ def delivery(
 ) -> messages.Delivery:
     """A granted lease, as its worker receives it."""
     job, definition = execution.job, definition_of(execution)
-    identity = messages.encode_execution_id(job.id, execution.nominal_ms)
-    return messages.Delivery(
+    identity = _encode_execution_id(job.id, execution.nominal_ms)
+    return _Delivery(
         identity,
         str(job.id),
         job.queue,

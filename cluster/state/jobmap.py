@@ -40,8 +40,9 @@ class JobMap:
             assert not self._keys or self._keys[-1] < key, "job ids must rise"
             shard = self._shards[key] = {}
             self._keys.append(key)
-        assert job_id not in shard, "job ids must be new"
+        held = len(shard)
         shard[job_id] = job
+        assert len(shard) > held, "job ids must be new"
         self._count += 1
 
     def remove(self, job: Job) -> None:
