@@ -107,8 +107,7 @@ class Execution:
     `due_ms` is the instant before which it is never handed out: the nominal time, or
     later after a backoff. `sequence` (rising in log order) breaks ties of due time; it is
     the job id for a job's first execution.
-    `token` is the latest fencing token granted, 0 before the first claim; it stays after
-    the lease ends. `attempts_used` counts claims against the budget of the retry policy.
+    `attempts_used` counts claims against the budget of the retry policy.
     `tries` are its attempts; most have one, which is held directly: a list for each would be an
     object for the collector to walk.
     """
@@ -124,7 +123,6 @@ class Execution:
         "result",
         "sequence",
         "state",
-        "token",
         "tries",
     )
 
@@ -142,13 +140,21 @@ class Execution:
         self.due_ms = due_ms
         self.sequence = sequence
         self.state = state
-        self.token = 0
         self.attempts_used = 0
         self.cancel_requested = False
         self.finished_ms = 0
         self.reason = ""
         self.result = b""
         self.tries: Attempt | tuple[Attempt, ...] | None = None
+
+    @property
+    def token(self) -> int:
+        """The latest fencing token granted, 0 before the first claim; it stays after the lease
+        ends."""
+        tries = self.tries
+        if tries is None:
+            return 0
+        return tries.token if isinstance(tries, Attempt) else tries[-1].token
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

@@ -332,7 +332,6 @@ class Loader:
     def _execution(self, job: Job, record: ExecutionRecord) -> Execution:
         self._check_execution(record)
         execution = Execution(job, record.nominal_ms, record.due_ms, record.sequence, record.state)
-        execution.token = record.token
         execution.attempts_used = record.attempts_used
         execution.cancel_requested = record.cancel_requested
         execution.finished_ms = record.finished_ms

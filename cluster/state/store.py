@@ -281,10 +281,9 @@ class Store:
         executions.update(in_order)
 
     def lease(self, execution: Execution, token: int) -> None:
-        """Scheduled → leased under a new token."""
+        """Scheduled → leased under a new token, which its new attempt tells from now on."""
         move(execution, _CLAIM, _LEASED)
         self.pending.discard(execution.due_ms, execution)
-        execution.token = token
         self.leased[token] = execution
         job = execution.job
         counts = self.queues[job.queue]
