@@ -1,9 +1,8 @@
 """The records of the replicated state: jobs, executions and attempts.
 
-They are plain slots without garbage-collector headers, since a node may hold
-millions of them. Counts are few and change all the time: those are dataclasses, whose
-fields Python sets at a third of the price. Only the state machine changes a record;
-everyone else reads.
+Compiled, they hold their numbers within themselves and have no header of the garbage collector
+(`acyclic`), since a node may hold millions of them; counts and timetables are fewer, and plain
+dataclasses. Only the state machine changes a record; everyone else reads.
 """
 
 from __future__ import annotations
