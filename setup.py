@@ -2,7 +2,7 @@
 
 Everything else that an installation needs is in `pyproject.toml`. Without a C compiler, or
 with `TIMEBALL_COMPILE=0`, the same modules are installed as they are and run interpreted:
-the same answers, at about twice the processor time.
+the same answers, for more processor time and memory.
 """
 
 from __future__ import annotations
