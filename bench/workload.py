@@ -40,8 +40,9 @@ DELAYED_JOBS = 300
 STREAM_SPACING_S = 0.04
 STREAM_LIMIT = 200
 """Most creates of the stream that may wait for their answer at one time."""
-WAVE_JOBS = 250
-WAVE_SPACING_MS = 20
+WAVE_JOBS = 1_000
+WAVE_SPACING_MS = 4
+"""Dense, so that even a fail-over of a tenth of a second has a load to carry over."""
 
 
 def job(label: str, schedule: Schedule | None = None, retry: Retry = QUICK_RETRY) -> NewJob:

@@ -1,8 +1,9 @@
 """Passing a request on to the leader: raw, once, over one shared pool of connections.
 
 The forwarding node adds its hop mark and takes the leader's answer as it is. When the
-client goes away, the handler is cancelled, the connection to the leader closes, and the
-leader sees the same as if the client had been connected to it.
+client goes away, the handler is cancelled. A read or a claim then ends: the connection to the
+leader closes, and the leader sees the same as if the client had been connected to it. Any other
+write is passed on all the same, as the leader itself carries out what has reached it whole.
 
 A leader that is cut off or stopped breaks no connection and answers nothing. So what waits for a
 node that this one follows no more is given up, as if the connection had been lost: its client
@@ -106,9 +107,10 @@ class Forwarder:
         url = self._leader_url()
         if url is None or url == self._me:
             raise Unavailable("no leader is known", retry_after_ms=ELECTION_MS)
-        if request.path != "/v1/claims":
-            return await self._start(self._send(url, request, write=write))
-        return await self._claim(url, request)
+        if request.path == "/v1/claims":
+            return await self._claim(url, request)
+        sending = self._start(self._send(url, request, write=write))
+        return await (asyncio.shield(sending) if write else sending)
 
     def _start(self, sending: Coroutine[Any, Any, Response]) -> asyncio.Task[Response]:
         """Send in a Task, as aiohttp wants it; handlers run in none."""

@@ -112,16 +112,17 @@ async def test_leas_03_a_completion_whose_answer_is_lost_can_be_repeated_anywher
     limits = {"keep_finished": 1}
     cluster = LocalCluster.in_folder(tmp_path, limits=limits)
     async with cluster, Client(cluster.urls, read_your_writes=True) as client:
-        await client.create(queue="repeats")
-        held = await claim(client, "repeats", lease_ms=LONG_LEASE_MS)
-        item = Success(held.execution_id, held.token, result={"n": 1})
-        body = msgspec.json.encode({"items": [item]})
-        send_and_leave(cluster.settings.nodes[0].http.port, "/v1/executions/complete", body)
+        for node in cluster.settings.nodes:  # one of them leads, the others pass it on
+            await client.create(queue="repeats")
+            held = await claim(client, "repeats", lease_ms=LONG_LEASE_MS)
+            item = Success(held.execution_id, held.token, result={"n": 1})
+            body = msgspec.json.encode({"items": [item]})
+            send_and_leave(node.http.port, "/v1/executions/complete", body)
 
-        async def is_done() -> bool:
-            return (await client.execution(held.execution_id)).state == "succeeded"
+            async def is_done(execution_id: str = held.execution_id) -> bool:
+                return (await client.execution(execution_id)).state == "succeeded"
 
-        await until(is_done)
+            await until(is_done)
         path = f"/v1/executions/{held.execution_id}/complete"
         for url in cluster.urls:
             status, answer = await post(url + path, {"token": held.token, "result": {"n": 1}})

@@ -80,6 +80,14 @@ RULES = (
         ["test_the_limit_of_a_request_is_the_leadership_of_who_was_asked"],
     ),
     Mutant(
+        "forwarded-write-goes-with-its-client",
+        "A write that has come whole is passed on, whether or not its client waits for the answer.",
+        f"{FORWARD}::Forwarder.forward",
+        "return await (asyncio.shield(sending) if write else sending)",
+        "return await sending",
+        ["test_leas_03_what_has_come_whole_is_passed_on_though_its_client_leaves"],
+    ),
+    Mutant(
         "forwarded-write-is-called-not-done",
         "A write whose answer was lost is unknown, never certainly not done.",
         f"{FORWARD}::Forwarder._send",

@@ -157,10 +157,28 @@ async def test_a_client_that_leaves_is_seen_by_the_leader(
     leader: Leader, forwarder: Forwarder
 ) -> None:
     leader.answer = b""
-    forwarding = asyncio.ensure_future(forwarder.forward(request(), write=True))
+    forwarding = asyncio.ensure_future(forwarder.forward(request(), write=False))
     await asyncio.wait_for(leader.asked.wait(), LIMIT_S)
     forwarding.cancel()
     await asyncio.wait_for(leader.gone.wait(), LIMIT_S)
+
+
+async def test_leas_03_what_has_come_whole_is_passed_on_though_its_client_leaves(
+    leader: Leader, forwarder: Forwarder
+) -> None:
+    """A worker that reports and is gone in the same turn has reported."""
+
+    async def handle() -> None:
+        await forwarder.forward(request("/v1/executions/complete"), write=True)
+
+    leader.answer = answered("200 OK", b"{}")
+    ended = asyncio.Event()
+    handling = Eager(asyncio.get_running_loop(), handle(), ended.set)
+    handling.start()
+    handling.cancel()
+    await asyncio.wait_for(ended.wait(), LIMIT_S)
+    assert not leader.heads
+    await heads(leader, 1)
 
 
 def claim() -> Request:
