@@ -21,6 +21,8 @@ from timeball.cluster.state.usual import DEFAULT_POLICY, PLAIN_KEY
 
 # Names of the module: an attribute of another one is looked up at each use.
 _NewJob: Final = operations.NewJob
+_USUAL_RETRY: Final = messages.NewJob().retry
+"""Of a job that says nothing of retries: it is the default itself, so nothing has to be compared."""
 _OVERHEAD_BYTES: Final = 1_024
 _RULE_BYTES: Final = 350
 """Of a rule or an exclusion at most, besides its times or days…"""
@@ -123,6 +125,8 @@ def read_policy(retry: messages.Retry, prefix: str) -> operations.RetryPolicy | 
 
     Raises InvalidRequest, naming the field after `prefix`, for parts that contradict each other.
     """
+    if retry is _USUAL_RETRY:
+        return None
     policy = _policy(retry)
     if isinstance(policy, _Contradiction):
         raise InvalidRequest.at(f"{prefix}retry.{policy.field}", policy.detail)

@@ -10,7 +10,7 @@ from typing import Final
 
 from timeball.cluster.state import limits
 from timeball.cluster.state.expiry import expires_by
-from timeball.cluster.state.happenings import Happened, of_execution, of_job
+from timeball.cluster.state.happenings import Happened
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.jobs import create, shared_policy
 from timeball.cluster.state.operations import Change, NewJob, Options, PutJob, Timetable, UpdateJob
@@ -103,7 +103,7 @@ def _change(store: Store, job: Job, change: Change) -> Changed:
     else:
         status = _change_recurring(store, job, change, definition, options)
     if status is ChangeStatus.CHANGED:
-        store.happened.append(of_job(job, Happened.JOB_UPDATED))
+        store.happened.of_job(job, Happened.JOB_UPDATED)
     return Changed(status, job.id, job.version)
 
 
@@ -167,12 +167,12 @@ def _change_once(
     store.pending.discard(execution.due_ms, execution)
     before_ms = execution.nominal_ms
     if nominal_ms != before_ms:  # it is another execution now, by its identity
-        store.happened.append(of_execution(execution, Happened.WITHDRAWN))
+        store.happened.of_execution(execution, Happened.WITHDRAWN)
     execution.nominal_ms = execution.due_ms = nominal_ms
     store.pending.add(nominal_ms, execution)
     store.touched.append(execution)
     if nominal_ms != before_ms:
-        store.happened.append(of_execution(execution, Happened.CREATED))
+        store.happened.of_execution(execution, Happened.CREATED)
     _define(store, job, definition, options)
     if expires_by(execution, max(nominal_ms, store.log_time_ms)):
         store.lapse(execution, Event.SKIP)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from timeball.cluster.state.expiry import expires_by
-from timeball.cluster.state.happenings import Happened, of_job
+from timeball.cluster.state.happenings import Happened
 from timeball.cluster.state.operations import PurgeDead, Replay
 from timeball.cluster.state.records import Execution, ExecutionState, JobState
 from timeball.cluster.state.store import Store
@@ -37,7 +37,7 @@ def _replay(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
     if not store.keys.hold_again(job.id, store.log_time_ms):
         return Verdict.KEY_TAKEN
     if job.state is JobState.COMPLETED and job.recurrence is not None:
-        store.happened.append(of_job(job, Happened.JOB_REOPENED))
+        store.happened.of_job(job, Happened.JOB_REOPENED)
     job.state = JobState.ACTIVE
     execution.attempts_used = 0
     execution.reason = ""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
+
+from msgspec.structs import astuple
 
 from timeball.cluster.state import limits
-from timeball.cluster.state.happenings import Happened, of_execution, of_job
+from timeball.cluster.state.happenings import Happened
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.keys import UNTIL_ENDED, Key, key_name, short_fingerprint
 from timeball.cluster.state.memory import Request
-from timeball.cluster.state.operations import CancelJobs, CreateJobs, KeyRule, NewJob, RetryPolicy
+from timeball.cluster.state.operations import (
+    CancelJobs,
+    CreateJobs,
+    KeyRule,
+    NewJob,
+    Options,
+    RetryPolicy,
+    Timetable,
+)
 from timeball.cluster.state.queues import is_draining
 from timeball.cluster.state.records import Execution, ExecutionState, Job, JobState, Recurrence
 from timeball.cluster.state.soundness import (
@@ -31,6 +41,23 @@ _DRAINING: Final = Created(CreateStatus.DRAINING, 0, 0)
 _TOO_MANY: Final = Created(CreateStatus.TOO_MANY_REQUIREMENTS, 0, 0)
 _KEYS_FULL: Final = Created(CreateStatus.KEYS_FULL, 0, 0)
 _KEY_REUSED: Final = Created(CreateStatus.KEY_REUSED, 0, 0)
+_Fields: TypeAlias = tuple[
+    str,
+    bytes,
+    int,
+    int,
+    Timetable | None,
+    int,
+    str,
+    RetryPolicy | None,
+    int,
+    str,
+    bytes,
+    Options | None,
+    KeyRule | None,
+]
+"""A `NewJob` by position: each of its fields is read some times, which here costs nothing."""
+
 _ANSWERED: Final = (CreateStatus.CREATED, CreateStatus.DUPLICATE)
 
 
@@ -61,31 +88,33 @@ def create_jobs(store: Store, operation: CreateJobs) -> JobsCreated:
 def create(store: Store, new: NewJob, name: str = "") -> Created:
     """Create one job, or answer with what its key made before."""
     settings = store.settings
-    key, rule = new.idempotency_key, new.key_rule or PLAIN_KEY
+    fields: _Fields = astuple(new)
+    queue, _, first_ms, delay_ms, _, _, _, retry, _, key, _, options, key_rule = fields
+    rule = key_rule or PLAIN_KEY
     if key:
-        known_as = key_name(key, new.queue, within_queue=rule.within_queue)
+        known_as = key_name(key, queue, within_queue=rule.within_queue)
         known = store.keys.find(known_as, store.log_time_ms)
         if known is not None:
             return _known(store, new, rule, known)
-    policy = shared_policy(store, new.retry)
-    if policy is None or not _within_limits(new):
+    policy = shared_policy(store, retry)
+    if policy is None or not _within_limits(fields):
         return _INVALID
-    if new.key_rule is not None and not (
-        key and is_sound_rule(new.key_rule, settings.idempotency_max_window_ms)
+    if key_rule is not None and not (
+        key and is_sound_rule(key_rule, settings.idempotency_max_window_ms)
     ):
         return _INVALID
-    if store.configured and is_draining(store, new.queue):
+    if store.configured and is_draining(store, queue):
         return _DRAINING
     if len(store.pending) >= settings.max_pending or (
-        new.queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
+        queue not in store.queues and len(store.queues) >= limits.MAX_QUEUES
     ):
         return _FULL
-    if new.options is not None and not _may_require(store, new.queue, new.options.requires):
+    if options is not None and not _may_require(store, queue, options.requires):
         return _TOO_MANY
     if rule.until_ended and store.keys.held >= settings.idempotency_keys_held:
         return _KEYS_FULL
-    nominal_ms = new.first_ms or min(store.log_time_ms + new.delay_ms, limits.MAX_TIME_MS)
-    job = _add_job(store, new, policy, nominal_ms, name)
+    nominal_ms = first_ms or min(store.log_time_ms + delay_ms, limits.MAX_TIME_MS)
+    job = _add_job(store, fields, policy, nominal_ms, name)
     if key:
         _hold_key(store, new, rule, job, nominal_ms)
         if job.state is not JobState.ACTIVE:  # it expires before it is due
@@ -137,21 +166,23 @@ def _first_nominal(store: Store, known: Key) -> int:
     return job.planned_ms
 
 
-def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int, name: str) -> Job:
-    timetable = new.timetable
+def _add_job(store: Store, fields: _Fields, policy: RetryPolicy, nominal_ms: int, name: str) -> Job:
+    queue, payload, _, _, timetable, priority, partition_key, _, timeout_ms, key, _, options, _ = (
+        fields
+    )
     due_ms = nominal_ms
     job = Job(
         store.number_job(),
-        new.queue,
-        new.payload,
+        queue,
+        payload,
         store.log_time_ms,
         policy,
-        new.priority,
-        new.partition_key,
-        new.timeout_ms,
-        new.idempotency_key,
+        priority,
+        partition_key,
+        timeout_ms,
+        key,
         NO_EXECUTIONS if timetable is None else {},
-        options=new.options or NO_OPTIONS,
+        options=options or NO_OPTIONS,
     )
     if timetable is not None:
         # Times before the job was there are past, also such as would be due, by jitter, after it.
@@ -162,7 +193,7 @@ def _add_job(store: Store, new: NewJob, policy: RetryPolicy, nominal_ms: int, na
         offset_ms = jitter_offset(job.id, timetable.jitter_ms)
         due_ms = min(nominal_ms + offset_ms, limits.MAX_TIME_MS)
         store.touched.append(job)
-        store.happened.append(of_job(job, Happened.JOB_CREATED))
+        store.happened.of_job(job, Happened.JOB_CREATED)
     store.add_job(job)
     store.add_execution(job, nominal_ms, due_ms, job.id)
     return job
@@ -178,20 +209,35 @@ def shared_policy(store: Store, retry: RetryPolicy | None) -> RetryPolicy | None
     return known
 
 
-def _within_limits(new: NewJob) -> bool:
+def _within_limits(fields: _Fields) -> bool:
+    (
+        queue,
+        payload,
+        first_ms,
+        delay_ms,
+        timetable,
+        priority,
+        partition_key,
+        _,
+        timeout_ms,
+        key,
+        fingerprint,
+        options,
+        _,
+    ) = fields
     return (
-        0 < len(new.queue) <= limits.MAX_QUEUE_CHARS
-        and len(new.payload) <= limits.MAX_PAYLOAD_BYTES
-        and 0 <= new.first_ms <= limits.MAX_TIME_MS
-        and 0 <= new.delay_ms <= limits.MAX_DURATION_MS
-        and 0 <= new.timeout_ms <= limits.MAX_DURATION_MS
-        and 0 <= new.priority < PRIORITIES
+        0 < len(queue) <= limits.MAX_QUEUE_CHARS
+        and len(payload) <= limits.MAX_PAYLOAD_BYTES
+        and 0 <= first_ms <= limits.MAX_TIME_MS
+        and 0 <= delay_ms <= limits.MAX_DURATION_MS
+        and 0 <= timeout_ms <= limits.MAX_DURATION_MS
+        and 0 <= priority < PRIORITIES
         # Most jobs have none of these.
-        and (not new.partition_key or len(new.partition_key) <= limits.MAX_KEY_CHARS)
-        and (not new.idempotency_key or len(new.idempotency_key) <= limits.MAX_KEY_CHARS)
-        and (not new.fingerprint or len(new.fingerprint) <= limits.MAX_FINGERPRINT_BYTES)
-        and (new.options is None or is_sound_options(new.options))
-        and (new.timetable is None or is_sound_timetable(new.timetable))
+        and (not partition_key or len(partition_key) <= limits.MAX_KEY_CHARS)
+        and (not key or len(key) <= limits.MAX_KEY_CHARS)
+        and (not fingerprint or len(fingerprint) <= limits.MAX_FINGERPRINT_BYTES)
+        and (options is None or is_sound_options(options))
+        and (timetable is None or is_sound_timetable(timetable))
     )
 
 
@@ -209,7 +255,7 @@ def _cancel(store: Store, job_id: int) -> CancelStatus:
     if job.state is JobState.ACTIVE:
         store.end_timetable(job)
         job.state = JobState.CANCELLED
-        store.happened.append(of_job(job, Happened.JOB_CANCELLED))
+        store.happened.of_job(job, Happened.JOB_CANCELLED)
         for execution in store.executions_of(job):
             store.will_change(execution)
             if execution.state is ExecutionState.SCHEDULED:
@@ -217,7 +263,7 @@ def _cancel(store: Store, job_id: int) -> CancelStatus:
                 store.counters.cancelled += 1
             elif _held(execution):
                 execution.cancel_requested = True
-                store.happened.append(of_execution(execution, Happened.CANCEL_REQUESTED))
+                store.happened.of_execution(execution, Happened.CANCEL_REQUESTED)
                 store.touched.append(execution)
         store.free_key_if_idle(job)
     return _cancel_status(store, job)

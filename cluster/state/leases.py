@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import astuple
+
 from timeball.cluster.state import limits, poison
 from timeball.cluster.state.backoff import backoff_ms
 from timeball.cluster.state.expiry import expires_by
-from timeball.cluster.state.happenings import Happened, of_execution
+from timeball.cluster.state.happenings import Happened
 from timeball.cluster.state.memory import Granted
 from timeball.cluster.state.operations import (
     Claim,
@@ -133,8 +135,8 @@ def _lease(
         attempt = Attempt(token, worker, lease_ms, claimed_ms, number=number)
         execution.tries = (*execution.attempts[1 - limits.ATTEMPTS_KEPT :], attempt)
     job, due_ms = execution.job, execution.due_ms
-    store.happened.append(
-        (_HAPPENED, 1, job.queue, job_id, nominal_ms, token, number, due_ms, worker, "")
+    store.happened.add(
+        _HAPPENED, 1, job.queue, job_id, nominal_ms, token, number, due_ms, worker, ""
     )
     return True
 
@@ -153,7 +155,7 @@ def _start(store: Store, job_id: int, nominal_ms: int, token: int) -> Verdict:
             return _DUPLICATE
         move(execution, Event.START, _RUNNING)
         execution.latest.started_ms = store.log_time_ms
-        store.happened.append(of_execution(execution, Happened.STARTED))
+        store.happened.of_execution(execution, Happened.STARTED)
         return _ACCEPTED
     store.counters.stale += 1
     return _stale_or_finished(execution, token)
@@ -184,21 +186,23 @@ def succeed(store: Store, operation: Succeed) -> list[Verdict]:
 
 
 def _succeed(store: Store, item: Success) -> Verdict:
-    execution = store.held(item.job, item.nominal_ms, item.token)
+    fields: tuple[int, int, int, bytes, int] = astuple(item)  # read more than once
+    job_id, nominal_ms, token, result, started_ms = fields
+    execution = store.held(job_id, nominal_ms, token)
     if execution is None:
-        execution = store.execution_to_change(item.job, item.nominal_ms)
+        execution = store.execution_to_change(job_id, nominal_ms)
         if execution is None:
             return Verdict.UNKNOWN
-        verdict = _judge(store, execution, item.token, _SUCCEEDED)
-        if verdict is _DUPLICATE and execution.result != item.result:
+        verdict = _judge(store, execution, token, _SUCCEEDED)
+        if verdict is _DUPLICATE and execution.result != result:
             store.counters.stale += 1
             return Verdict.FINISHED
         if verdict is not _ACCEPTED:
             return verdict
-    if len(item.result) > limits.MAX_RESULT_BYTES:
+    if len(result) > limits.MAX_RESULT_BYTES:
         return Verdict.TOO_LARGE
-    _close_attempt(store, execution, _SUCCEEDED, item.started_ms)
-    execution.result = item.result
+    _close_attempt(store, execution, _SUCCEEDED, started_ms)
+    execution.result = result
     store.finish(execution, _SUCCEED, _DONE)
     store.counters.succeeded += 1
     return _ACCEPTED

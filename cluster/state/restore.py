@@ -504,20 +504,23 @@ def dismantle(store: Store) -> Iterator[None]:
     To let go of it in one go would take long; and jobs and their executions refer to each
     other, unseen by the collector.
     """
-    for name in store.jobs.shards():
-        for number, job in enumerate(list(store.jobs.shard(name).values()), 1):
-            for execution in store.executions_of(job):
-                store.pending.discard(execution.due_ms, execution)
-            job.executions = NO_EXECUTIONS
-            if job.recurrence is not None:
-                job.recurrence.live.clear()
-            if job.idempotency_key:
-                store.keys.release(job.id)
-                store.keys.drop(job.id)
-            store.jobs.remove(job)
-            if number % _DISMANTLED_AT_ONCE == 0:
-                yield
-        yield
+    number = 0
+    for shard in store.jobs.shards():
+        for entry in store.jobs.entries_of(shard):
+            for job in store.jobs.jobs_of(entry):
+                for execution in store.executions_of(job):
+                    store.pending.discard(execution.due_ms, execution)
+                job.executions = NO_EXECUTIONS
+                if job.recurrence is not None:
+                    job.recurrence.live.clear()
+                if job.idempotency_key:
+                    store.keys.release(job.id)
+                    store.keys.drop(job.id)
+                store.jobs.remove(job)
+                number += 1
+                if number % _DISMANTLED_AT_ONCE == 0:
+                    yield
+    yield
     while store.keys.windowed:
         store.keys.trim(0, 0, _DISMANTLED_AT_ONCE)
         yield

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import astuple
+
 from timeball.cluster.state.operations import (
     Advance,
     AdvanceTimetables,
@@ -138,12 +140,13 @@ def _advance_bytes(item: Advance) -> int:
 
 
 def _job_bytes(job: NewJob) -> int:
-    texts = len(job.partition_key) + len(job.idempotency_key)
-    if job.options is not None:
-        texts += len(job.options.concurrency_key)
-        texts += _tag_characters(job.options.requires) + _tag_characters(job.options.tags)
-    size = _JOB + len(job.payload) + texts * _CHARACTER + _policy_bytes(job.retry)
-    return size if job.timetable is None else size + _timetable_bytes(job.timetable)
+    _, payload, _, _, timetable, _, partition_key, retry, _, key, _, options, _ = astuple(job)
+    texts = len(partition_key) + len(key)
+    if options is not None:
+        texts += len(options.concurrency_key)
+        texts += _tag_characters(options.requires) + _tag_characters(options.tags)
+    size = _JOB + len(payload) + texts * _CHARACTER + _policy_bytes(retry)
+    return size if timetable is None else size + _timetable_bytes(timetable)
 
 
 def _tag_characters(tags: Sequence[str]) -> int:

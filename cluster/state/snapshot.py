@@ -159,7 +159,7 @@ class Dump:
         self._open = -1
         """The job whose executions are being read, or will be next; -1 when none are."""
         self._jobs: dict[int, dict[int, bytes]] = {}
-        """Records of jobs that changed before they were read, by shard and id."""
+        """Records of jobs that changed before they were read, by entry and id."""
         self._executions: dict[int, dict[int, bytes]] = {}
         """The same of executions of recurring jobs, by job and nominal time."""
         self._chunks = self._stream()
@@ -224,9 +224,9 @@ class Dump:
         """Keep the record of a job as it is, if it is still to be read."""
         job_id = job.id
         if self._reading < job_id < self._end:
-            shard = self._jobs.setdefault(self._store.jobs.shard_of(job_id), {})
-            if job_id not in shard:
-                shard[job_id] = _job_record(job, self._store.keys)
+            kept = self._jobs.setdefault(self._store.jobs.entry_of(job_id), {})
+            if job_id not in kept:
+                kept[job_id] = _job_record(job, self._store.keys)
 
     def keep_execution(self, execution: Execution) -> None:
         """Keep the record of an execution, and of its job, likewise."""
@@ -259,7 +259,8 @@ class Dump:
         for instructed in self._instructed:
             yield INSTRUCTED, _encode(instructed)
         for shard in self._shards:
-            yield from self._shard(shard)
+            for entry in self._store.jobs.entries_of(shard):
+                yield from self._created_by(entry)
         for ended in self._finished:
             yield FINISHED, _encode(_place(ended))
         for execution in self._dead:
@@ -272,11 +273,11 @@ class Dump:
         for claim in self._claims:
             yield CLAIMS, _encode((claim.key, claim.since_ms, claim.numbers()))
 
-    def _shard(self, key: int) -> Iterator[tuple[int, bytes]]:
-        """The jobs of one shard, each followed by the executions of its timetable."""
-        jobs = self._store.jobs.shard(key)
-        kept = self._jobs.setdefault(key, {})
-        ids = _merged(jobs, kept)
+    def _created_by(self, entry: int) -> Iterator[tuple[int, bytes]]:
+        """The jobs that one entry created, each followed by the executions of its timetable."""
+        jobs = self._store.jobs
+        kept = self._jobs.setdefault(entry, {})
+        ids = _merged([job.id for job in jobs.jobs_of(entry)], kept)
         del ids[bisect_left(ids, self._end) :]
         for job_id in ids:
             job = jobs.get(job_id)
@@ -290,13 +291,13 @@ class Dump:
             if isinstance(executions, dict):
                 yield from self._occurrences(job_id, executions)
             self._open = -1
-        del self._jobs[key]
+        del self._jobs[entry]
 
     def _occurrences(
         self, job_id: int, executions: Mapping[int, Execution]
     ) -> Iterator[tuple[int, bytes]]:
         kept = self._executions.setdefault(job_id, {})
-        for nominal_ms in _merged(executions, kept):
+        for nominal_ms in _merged(list(executions), kept):
             record = kept.get(nominal_ms)
             if record is None:
                 execution = executions.get(nominal_ms)
@@ -307,9 +308,11 @@ class Dump:
         del self._executions[job_id]
 
 
-def _merged(present: Mapping[int, object], kept: Mapping[int, bytes]) -> list[int]:
-    """The numbers of both, rising as those of `present` do."""
-    numbers = list(present)
+def _merged(numbers: list[int], kept: Mapping[int, bytes]) -> list[int]:
+    """The numbers of both, rising as those that are present do."""
+    if not kept:
+        return numbers
+    present = set(numbers)
     gone = sorted(number for number in kept if number not in present)
     # Sorting two runs that rise is merging them.
     return sorted(numbers + gone) if gone else numbers

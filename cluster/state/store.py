@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 
 from timeball.cluster.state.expiry import EXPIRED, expires_by
 from timeball.cluster.state.fifo import Fifo
-from timeball.cluster.state.happenings import Happened, Happenings, moved, of_execution, of_job
+from timeball.cluster.state.happenings import Happened, Happenings
 from timeball.cluster.state.jobmap import JobMap
 from timeball.cluster.state.keys import Keys
 from timeball.cluster.state.ledger import fate_of, write_down
@@ -265,8 +265,8 @@ class Store:
         counts.total_created += 1
         self.counters.created += 1
         self.touched.append(execution)
-        self.happened.append(
-            (_CREATED, 0, job.queue, job.id, nominal_ms, 0, 0, execution.due_ms, "", "")
+        self.happened.add(
+            _CREATED, 0, job.queue, job.id, nominal_ms, 0, 0, execution.due_ms, "", ""
         )
         if job.options is not NO_OPTIONS and expires_by(execution, execution.due_ms):
             self.lapse(execution, Event.SKIP)
@@ -310,7 +310,7 @@ class Store:
         self.pending.add(due_ms, execution)
         counts.scheduled += 1
         self.touched.append(execution)
-        self.happened.append(moved(execution, event, ""))
+        self.happened.moved(execution, event, "")
         recurrence = execution.job.recurrence
         if recurrence is not None:
             if event is Event.REPLAY:
@@ -344,7 +344,7 @@ class Store:
                 counts.cancelled += 1
                 counts.total_cancelled += 1
         self.touched.append(execution)
-        self.happened.append(moved(execution, event, execution.reason))
+        self.happened.moved(execution, event, execution.reason)
         if job.state is _ACTIVE:
             self.complete_if_idle(job)
         else:
@@ -415,7 +415,7 @@ class Store:
         del recurrence.live[execution.nominal_ms]
         del executions[execution.nominal_ms]
         self.touched.append(execution)
-        self.happened.append(moved(execution, Event.WITHDRAW, ""))
+        self.happened.moved(execution, Event.WITHDRAW, "")
 
     def _leave(self, execution: Execution, counts: QueueCounts) -> None:
         """Take an execution out of the index of the state that it is about to leave."""
@@ -452,7 +452,7 @@ class Store:
         if is_idle(job):
             job.state = _COMPLETED
             if job.recurrence is not None:
-                self.happened.append(of_job(job, Happened.JOB_COMPLETED))
+                self.happened.of_job(job, Happened.JOB_COMPLETED)
             if job.idempotency_key:
                 self.keys.release(job.id)
 
@@ -463,7 +463,7 @@ class Store:
 
     def bury(self, execution: Execution, reason: str) -> None:
         """Forget a dead execution."""
-        self.happened.append(of_execution(execution, Happened.PURGED, why=reason))
+        self.happened.of_execution(execution, Happened.PURGED, why=reason)
         del self.dead[execution]
         self.dead_bytes -= kept_bytes(execution)
         self.drop_execution(execution)

@@ -6,7 +6,7 @@ from typing import Final
 
 from timeball.cluster.state import budget, limits
 from timeball.cluster.state.expiry import expires_by
-from timeball.cluster.state.happenings import Happened, of_execution, of_fate, of_job
+from timeball.cluster.state.happenings import Happened
 from timeball.cluster.state.jitter import jitter_offset
 from timeball.cluster.state.ledger import write_down
 from timeball.cluster.state.memory import Request
@@ -84,9 +84,7 @@ def _advance(store: Store, item: Advance) -> Moved:
     for fate in item.fates:
         kind = FateKind(fate.kind)
         store.count_fates(recurrence, kind, fate.count)
-        store.happened.append(
-            of_fate(job, kind, fate.count, fate.first_ms, fate.last_ms, fate.reason)
-        )
+        store.happened.of_fate(job, kind, fate.count, fate.first_ms, fate.last_ms, fate.reason)
         write_down(recurrence, fate)
     for execution in came_due:
         settle(store, execution)
@@ -195,9 +193,7 @@ def _give_way(store: Store, execution: Execution) -> None:
         if not execution.cancel_requested:
             store.will_change(execution)
             execution.cancel_requested = True
-            store.happened.append(
-                of_execution(execution, Happened.CANCEL_REQUESTED, why=SUPERSEDED)
-            )
+            store.happened.of_execution(execution, Happened.CANCEL_REQUESTED, why=SUPERSEDED)
             store.touched.append(execution)
     elif execution.token:
         store.will_change(execution)
@@ -256,7 +252,7 @@ def _pause(store: Store, job: Job, recurrence: Recurrence, reason: str) -> None:
     recurrence.pause_reason = reason
     store.plan(job)
     store.touched.append(job)
-    store.happened.append(of_job(job, Happened.JOB_PAUSED, reason))
+    store.happened.of_job(job, Happened.JOB_PAUSED, reason)
     _touch_unbegun(store, recurrence)
 
 
@@ -285,7 +281,7 @@ def resume_job(store: Store, operation: ResumeJob) -> Changed:
     found.pause_reason = found.parked = ""
     store.plan(job)
     store.touched.append(job)
-    store.happened.append(of_job(job, Happened.JOB_RESUMED))
+    store.happened.of_job(job, Happened.JOB_RESUMED)
     return Changed(ChangeStatus.CHANGED, job.id, job.version)
 
 
@@ -312,7 +308,7 @@ def _park(store: Store, job_id: int, version: int, why: str) -> bool:
     recurrence.parked = why[: limits.MAX_REASON_CHARS] or "unknown"
     store.plan(job)
     store.touched.append(job)
-    store.happened.append(of_job(job, Happened.JOB_PARKED, recurrence.parked))
+    store.happened.of_job(job, Happened.JOB_PARKED, recurrence.parked)
     _touch_unbegun(store, recurrence)
     return True
 

@@ -60,7 +60,7 @@ RULES = (
         "end-is-not-told",
         "Each end of an execution is told.",
         f"{STORE}::Store.finish",
-        "self.happened.append(moved(execution, event, execution.reason))",
+        "self.happened.moved(execution, event, execution.reason)",
         "pass",
         ["test_a_life_is_told_step_by_step"],
     ),

@@ -85,7 +85,7 @@ LIMITS = (
         "a-draining-queue-takes-jobs",
         "A draining queue takes no new jobs.",
         f"{JOBS}::create",
-        "if store.configured and is_draining(store, new.queue):",
+        "if store.configured and is_draining(store, queue):",
         "if False:",
         ["test_a_draining_queue_takes_no_job_and_works_off_what_is_there"],
     ),

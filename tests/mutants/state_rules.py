@@ -69,7 +69,7 @@ REPORTS = (
         "another-result-overwrites",
         "The first result stays: another one under the same token is refused.",
         f"{LEASES}::_succeed",
-        "if verdict is _DUPLICATE and execution.result != item.result:",
+        "if verdict is _DUPLICATE and execution.result != result:",
         "if False:",
         ["test_leas_03_another_result_with_the_same_token_is_refused_and_the_first_stays"],
     ),
