@@ -22,7 +22,7 @@ from timeball.cluster.state.usual import DEFAULT_POLICY, PLAIN_KEY
 # Names of the module: an attribute of another one is looked up at each use.
 _NewJob: Final = operations.NewJob
 _USUAL_RETRY: Final = messages.NewJob().retry
-"""Of a job that says nothing of retries: it is the default itself, so nothing has to be compared."""
+"""Of a job that says nothing of retries: the default itself, so nothing has to be compared."""
 _OVERHEAD_BYTES: Final = 1_024
 _RULE_BYTES: Final = 350
 """Of a rule or an exclusion at most, besides its times or days…"""

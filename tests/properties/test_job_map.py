@@ -41,7 +41,7 @@ def test_it_holds_what_a_dict_would(entries: list[int], data: st.DataObject) -> 
         jobs.remove(model.pop(job_id))
     _compare(jobs, model, entries)
     upto = data.draw(st.sampled_from([*model, *leaving, 0])) + data.draw(st.integers(-1, 1))
-    newest = [one for job_id, one in reversed(sorted(model.items())) if job_id <= upto]
+    newest = [one for job_id, one in sorted(model.items(), reverse=True) if job_id <= upto]
     assert list(jobs.newest_first(upto)) == newest
 
 
