@@ -40,7 +40,10 @@ INTERPRETED = frozenset(
 )
 # … and by the leader.
 DISPATCH = ("ahead", "claims", "duty", "leases", "ready", "waiting")
-HTTP = ("claims", "definitions", "executions", "instants", "jobs", "views")
+HTTP = (
+    *("claims", "definitions", "executions", "instants", "jobs", "options", "schedules"),
+    *("values", "views"),
+)
 
 
 def compiled_modules() -> list[Path]:

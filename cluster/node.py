@@ -124,7 +124,7 @@ class Node(Observer):
         self.consensus.add_observer(self.ends)
         self.commit = GroupCommit(
             self.consensus,
-            operations.encode_entry,
+            self.state.encode,
             wall_clock_ms,
             CommitSettings(
                 spacing_s=settings.process.commit_spacing_ms / 1000,

@@ -49,13 +49,17 @@ class TimeBuckets(Generic[T]):
     no container of its own and takes about 90.
     """
 
-    __slots__ = ("_count", "_span_numbers", "_spans", "_width_ms")
+    __slots__ = ("_count", "_latest", "_latest_crowd", "_span_numbers", "_spans", "_width_ms")
 
     def __init__(self, width_ms: int = 1000) -> None:
         """Start without items; each bucket lasts `width_ms` milliseconds."""
         assert width_ms >= 1
         self._width_ms = width_ms
         self._count = 0
+        # The crowded bucket that was used last, unless it is gone (then this one is empty): the
+        # next item mostly belongs to it, too.
+        self._latest = 0
+        self._latest_crowd: dict[T, bool | None] = {}
         self._spans: dict[int, _Span[T]] = {}
         # A heap; some numbers are of spans that are gone, some stand in it twice.
         self._span_numbers: list[int] = []
@@ -76,42 +80,65 @@ class TimeBuckets(Generic[T]):
     def add(self, due_ms: int, item: T) -> None:
         """Put `item` into the bucket of `due_ms`; adding it there again changes nothing."""
         number = due_ms // self._width_ms
-        span = self._spans.get(number >> _SPAN_BITS)
-        if span is None:
-            span = self._spans[number >> _SPAN_BITS] = _Span()
-            heappush(self._span_numbers, number >> _SPAN_BITS)
-        crowd = span.crowds.get(number)
-        if crowd is not None:
+        if self._use(number):
+            crowd = self._latest_crowd
             held = len(crowd)
             crowd[item] = None
             if len(crowd) == held:  # one look at a map that no cache holds, in place of two
                 return
-        elif number in span.lone:
-            if span.lone[number] == item:
-                return
-            span.crowds[number] = {span.lone.pop(number): None, item: None}
-        else:
-            span.lone[number] = item
+        elif not self._add_alone(number, item):
+            return
         self._count += 1
+
+    def _use(self, number: int) -> bool:
+        """Have a bucket at hand, if it is a crowd."""
+        if number == self._latest and self._latest_crowd:
+            return True
+        span = self._spans.get(number >> _SPAN_BITS)
+        crowd = None if span is None else span.crowds.get(number)
+        if crowd is None:
+            return False
+        self._latest, self._latest_crowd = number, crowd
+        return True
+
+    def _add_alone(self, number: int, item: T) -> bool:
+        """Add to a bucket that holds one item, or none; False if it is there already."""
+        span = self._spans.get(number >> _SPAN_BITS)
+        if span is None:
+            span = self._spans[number >> _SPAN_BITS] = _Span()
+            heappush(self._span_numbers, number >> _SPAN_BITS)
+        if number not in span.lone:
+            span.lone[number] = item
+        elif span.lone[number] == item:
+            return False
+        else:
+            span.crowds[number] = {span.lone.pop(number): None, item: None}
+        return True
 
     def discard(self, due_ms: int, item: T) -> bool:
         """Take `item` out of the bucket of `due_ms`; False if it is not in there."""
         number = due_ms // self._width_ms
-        span = self._spans.get(number >> _SPAN_BITS)
-        if span is None:
-            return False
-        crowd = span.crowds.get(number)
-        if crowd is not None and crowd.pop(item, _ABSENT) is None:
+        if self._use(number):
+            crowd = self._latest_crowd
+            if crowd.pop(item, _ABSENT) is not None:
+                return False
             if not crowd:
-                del span.crowds[number]
-        elif number in span.lone and span.lone[number] == item:
-            del span.lone[number]
+                self._close(number)
         else:
-            return False
+            span = self._spans.get(number >> _SPAN_BITS)
+            if span is None or number not in span.lone or span.lone[number] != item:
+                return False
+            self._close(number)
         self._count -= 1
+        return True
+
+    def _close(self, number: int) -> None:
+        """Forget a bucket that has emptied, or is about to."""
+        span = self._spans[number >> _SPAN_BITS]
+        span.crowds.pop(number, None)
+        span.lone.pop(number, None)
         if not span.lone and not span.crowds:
             self._close_span(number >> _SPAN_BITS)
-        return True
 
     def first(self) -> int | None:
         """The start of the earliest bucket; None when there is no item."""

@@ -121,8 +121,8 @@ class Problem(Answer, frozen=True, omit_defaults=True, kw_only=True):
     """Behind which events are kept."""
 
 
-def encode_execution_id(job: int, nominal_ms: int) -> str:
-    """Render an execution's identity (job id, nominal time in epoch ms) for the wire."""
+def encode_execution_id(job: int | str, nominal_ms: int) -> str:
+    """Render an execution's identity (job id, or its text, and nominal time in epoch ms)."""
     return f"{job}-{nominal_ms}"
 
 

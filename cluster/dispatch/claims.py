@@ -263,12 +263,12 @@ class WaitingClaims:
 
     def granted(self, waiter: Waiter, taken: list[Execution], tokens: list[int]) -> None:
         """The verdict on a bound claim: hand out the leases, put back what came to nothing."""
-        hold, monotonic_ms = self._leases.hold, self._timers.monotonic_ms()
+        held, monotonic_ms = self._leases, self._timers.monotonic_ms()
         leases: list[Lease] = []
         refused: list[Execution] = []
         for execution, token in zip(taken, tokens, strict=True):
             if token and execution.token == token and execution.state in HELD:
-                leases.append(hold(execution, monotonic_ms))
+                leases.append(held.hold(execution, monotonic_ms))
             else:
                 refused.append(execution)
         self._put_back(refused)

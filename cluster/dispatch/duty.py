@@ -121,7 +121,7 @@ class Duty:
         """The log changed these records, and the settings of these queues: derive anew what is to
         happen to each."""
         now_ms, monotonic_ms = self.now_ms(), self._timers.monotonic_ms()
-        hold, drop, places = self.leases.hold, self.leases.drop, self._places
+        leases, places = self.leases, self._places
         scheduled: dict[Execution, None] = {}  # an entry may touch one more than once
         expiries = self.expiries
         for record in touched:
@@ -138,13 +138,13 @@ class Duty:
                 expiries.forget(record)
             if state is _SCHEDULED:
                 if record.token:  # else it was never leased
-                    drop(record)
+                    leases.drop(record)
                 scheduled[record] = None
             elif state is _LEASED or state is _RUNNING:
                 if record in places:
                     self._take_out(record)
-                hold(record, monotonic_ms)
-            elif not drop(record):
+                leases.hold(record, monotonic_ms)
+            elif not leases.drop(record):
                 self._withdraw(record)
         self._place(scheduled, now_ms)
         self.admission.applied(touched, queues)
@@ -202,7 +202,7 @@ class Duty:
 
     def _place(self, executions: Iterable[Execution], now_ms: int) -> None:
         """Scheduled executions, each once: to the ready queue, the wheel, or left in buckets."""
-        places, insert, loaded_to_ms = self._places, self._wheel.insert, self._loaded_to_ms
+        places, wheel, loaded_to_ms = self._places, self._wheel, self._loaded_to_ms
         due: list[Execution] = []
         for execution in executions:
             if execution in places and not self._take_out(execution):
@@ -214,7 +214,7 @@ class Duty:
                 if execution.job.recurrence is None or not self._is_held_back(execution, now_ms):
                     due.append(execution)
             elif due_ms < loaded_to_ms:
-                places[execution] = insert(due_ms, execution)
+                places[execution] = wheel.insert(due_ms, execution)
         if due:
             self._make_ready(due)
 

@@ -21,7 +21,7 @@ from timeball.cluster.dispatch.progress import Name, ProgressReports
 from timeball.cluster.dispatch.seams import Commit, DispatchSettings, Instruments, Timers
 from timeball.cluster.state.machine import StateMachine
 from timeball.cluster.state.operations import Expire, Release, Start
-from timeball.cluster.state.records import Execution, ExecutionState, definition_of
+from timeball.cluster.state.records import Execution, ExecutionState, timeout_of
 from timeball.cluster.state.transitions import TERMINAL
 from timeball.wheel import Timer, TimingWheel
 
@@ -148,7 +148,7 @@ class Leases:
             begin_ms += ahead_ms
         deadline_ms = begin_ms + lease_ms
         limit_ms: int | None = None
-        if timeout_ms := definition_of(execution).timeout_ms:
+        if timeout_ms := timeout_of(execution):
             over = 0 if now_ms is None else max(now_ms - attempt.claimed_ms, 0)
             limit_ms = begin_ms + min(timeout_ms, max(timeout_ms - over, lease_ms))
             deadline_ms = min(deadline_ms, limit_ms)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from timeball.cluster.dispatch.aside import Aside
 from timeball.cluster.state.records import Execution, definition_of
 from timeball.cluster.state.usual import NO_OPTIONS
-from timeball.wheel import NOTHING, ReadySets, partition_of, partition_of_numbers
+from timeball.wheel import (
+    NOTHING,
+    ReadyQueue,
+    ReadySets,
+    partition_of,
+    partition_of_numbers,
+)
 
 _IDLE_QUEUES_KEPT: Final = 256
 
@@ -25,8 +31,7 @@ class ReadyWork:
     def push(self, executions: Iterable[Execution]) -> Iterable[str]:
         """Let due executions wait, none of which does yet; the queues that they wait in."""
         partitions = self._partitions
-        push: Callable[[Execution, int, int, int, int], None]
-        pushes: dict[str, Callable[[Execution, int, int, int, int], None]] = {}
+        plain: dict[str, ReadyQueue[Execution]] = {}
         demanding: dict[str, None] = {}
         latest_key, latest_partition = "", 0
         for execution in executions:
@@ -34,11 +39,11 @@ class ReadyWork:
             name, key, one_shot = job.queue, job.partition_key, job.recurrence is None
             if job.options is not NO_OPTIONS and job.options.requires:
                 demanding[name] = None
-                push = self._queue_named(name).of(job.options.requires).push
-            elif (known := pushes.get(name)) is not None:
-                push = known
+                queue = self._queue_named(name).of(job.options.requires)
+            elif (known := plain.get(name)) is not None:
+                queue = known
             else:
-                push = pushes[name] = self._queue_named(name).of(()).push
+                queue = plain[name] = self._queue_named(name).of(())
             if not key:
                 # The occurrences of a timetable keep their order.
                 number = execution.nominal_ms if one_shot else 0
@@ -49,8 +54,8 @@ class ReadyWork:
                 latest_key = key
                 latest_partition = partition = partition_of(key, partitions)
             priority = job.priority if one_shot else definition_of(execution).priority
-            push(execution, partition, priority, execution.due_ms, execution.sequence)
-        return dict.fromkeys((*pushes, *demanding)) if demanding else pushes
+            queue.push(execution, partition, priority, execution.due_ms, execution.sequence)
+        return dict.fromkeys((*plain, *demanding)) if demanding else plain
 
     def discard(self, execution: Execution) -> bool:
         """It is not to be handed out; False if it was not ready."""

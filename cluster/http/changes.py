@@ -9,7 +9,7 @@ import msgspec
 
 from timeball.client import messages
 from timeball.client.errors import InvalidRequest, PreconditionFailed
-from timeball.cluster.http.codec import BodyDecoder, pack_value
+from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.definitions import build_job, find_job, read_job_id, read_policy
 from timeball.cluster.http.exchange import Answered, Request
 from timeball.cluster.http.options import read_changed_options
@@ -28,6 +28,7 @@ from timeball.cluster.http.routes import Route
 from timeball.cluster.http.schedule_views import show_fires
 from timeball.cluster.http.schedules import Plan, read_schedule
 from timeball.cluster.http.services import Services
+from timeball.cluster.http.values import pack_value
 from timeball.cluster.state import operations
 from timeball.cluster.state.records import Job
 from timeball.cluster.state.usual import DEFAULT_POLICY, NO_OPTIONS

@@ -9,12 +9,13 @@ from mypy_extensions import mypyc_attr
 
 from timeball.client import messages
 from timeball.client.errors import InvalidRequest
-from timeball.cluster.http.codec import fingerprint, pack_value
+from timeball.cluster.http.codec import fingerprint
 from timeball.cluster.http.exchange import Request
 from timeball.cluster.http.options import read_options, weight_of_options
 from timeball.cluster.http.refusals import no_such_job
 from timeball.cluster.http.schedules import read_schedule
 from timeball.cluster.http.services import Services
+from timeball.cluster.http.values import pack_value
 from timeball.cluster.state import operations
 from timeball.cluster.state.records import Job
 from timeball.cluster.state.usual import DEFAULT_POLICY, PLAIN_KEY

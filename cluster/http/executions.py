@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from timeball.client import messages
 from timeball.client.errors import Conflict, LeaseLost, NotFound, TimeballError
-from timeball.cluster.http.codec import EMPTY, BodyDecoder, pack_value
+from timeball.cluster.http.codec import BodyDecoder
 from timeball.cluster.http.exchange import Answered, Handler, Request
 from timeball.cluster.http.freshness import FRESHNESS
 from timeball.cluster.http.paging import (
@@ -25,6 +25,7 @@ from timeball.cluster.http.paging import (
 )
 from timeball.cluster.http.routes import Route
 from timeball.cluster.http.services import Propose, Services, propose_all
+from timeball.cluster.http.values import EMPTY, pack_value
 from timeball.cluster.http.views import EXECUTION_STATES, execution_state, execution_view
 from timeball.cluster.http.waiting import APPLIED, preferred_wait_s
 from timeball.cluster.state import operations

@@ -273,10 +273,11 @@ class Jobs:
             fires = show_first_fires(job.timetable, created.nominal_ms)
         else:
             fires = [render_instant(created.nominal_ms)]
+        job_id = str(created.job)
         return _JobCreated(
             "created" if created.status is _CREATED else "duplicate",
-            str(created.job),
-            _encode_execution_id(created.job, created.nominal_ms),
+            job_id,
+            _encode_execution_id(job_id, created.nominal_ms),
             fires,
         )
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date
-from typing import Any
-
-import msgspec
+from typing import Any, Final
 
 from timeball.client import messages
 from timeball.client.errors import InvalidRequest
@@ -29,19 +27,28 @@ Rule = operations.Every | operations.Cron | operations.At
 Exclusion = operations.Dates | operations.Window
 
 
-class Plan(msgspec.Struct, frozen=True, eq=False):
+class Plan:
     """When a job runs, in the terms of the log.
 
     `meaning` is what its author asked for, the same whenever the same request comes. A timetable
-    has its first time at `first_ms`.
+    has its first time at `first_ms`; `over` is why nothing is to come of it: that is negative then.
     """
 
-    meaning: tuple[Any, ...]
-    first_ms: int = 0
-    delay_ms: int = 0
-    timetable: operations.Timetable | None = None
-    over: InvalidRequest | None = None
-    """Why nothing is to come of the timetable; `first_ms` is negative then."""
+    __slots__ = ("delay_ms", "first_ms", "meaning", "over", "timetable")
+
+    def __init__(
+        self,
+        meaning: tuple[Any, ...],
+        first_ms: int = 0,
+        delay_ms: int = 0,
+        timetable: operations.Timetable | None = None,
+        over: InvalidRequest | None = None,
+    ) -> None:
+        self.meaning: Final = meaning
+        self.first_ms: Final = first_ms
+        self.delay_ms: Final = delay_ms
+        self.timetable: Final = timetable
+        self.over: Final = over
 
     def settled(self) -> Plan:
         """This plan, of which something is to come; raises what `over` says."""

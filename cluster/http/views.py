@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final, Literal, cast
 
 from timeball.client import messages
-from timeball.cluster.http.codec import show_value
 from timeball.cluster.http.exchange import Form
 from timeball.cluster.http.instants import render_instant, render_optional
 from timeball.cluster.http.options import show_expiry
 from timeball.cluster.http.schedule_views import NEXT_FIRES, show_fires, show_timetable
+from timeball.cluster.http.values import show_value
 from timeball.cluster.state.expiry import expires_ms
 from timeball.cluster.state.keys import UNTIL_ENDED, Key
 from timeball.cluster.state.limits import MAX_TIME_MS
@@ -23,8 +23,10 @@ from timeball.cluster.state.records import (
     Origin,
     Outcome,
     Recurrence,
-    definition_of,
     origin_of,
+    payload_of,
+    retry_of,
+    timeout_of,
 )
 from timeball.cluster.state.values import AttemptError
 
@@ -221,7 +223,7 @@ def execution_view(execution: Execution, form: Form, now_ms: int) -> messages.Ex
         due=scheduled and execution.due_ms <= now_ms,
         finished_at=render_optional(execution.finished_ms),
         attempts_used=execution.attempts_used,
-        max_attempts=definition_of(execution).retry.max_attempts,
+        max_attempts=retry_of(execution).max_attempts,
         cancel_requested=execution.cancel_requested,
         result=show_value(execution.result, form),
         attempts=[attempt_view(attempt, form) for attempt in execution.attempts],
@@ -233,19 +235,20 @@ def delivery(
     execution: Execution, token: int, attempt: int, lease_ms: int, form: Form
 ) -> messages.Delivery:
     """A granted lease, as its worker receives it."""
-    job, definition = execution.job, definition_of(execution)
-    identity = _encode_execution_id(job.id, execution.nominal_ms)
+    job = execution.job
+    job_id = str(job.id)
+    identity = _encode_execution_id(job_id, execution.nominal_ms)
     return _Delivery(
         identity,
-        str(job.id),
+        job_id,
         job.queue,
         token,
         attempt,
-        definition.retry.max_attempts,
+        retry_of(execution).max_attempts,
         execution.nominal_ms,
         execution.due_ms,
         lease_ms,
-        definition.timeout_ms,
+        timeout_of(execution),
         identity,
-        show_value(definition.payload, form),
+        show_value(payload_of(execution), form),
     )

@@ -37,7 +37,7 @@ from timeball.cluster.state.records import (
     Execution,
     ExecutionState,
     Outcome,
-    definition_of,
+    retry_of,
 )
 from timeball.cluster.state.store import Store
 from timeball.cluster.state.timetables import died
@@ -320,7 +320,7 @@ def _retry_or_die(
     non_retryable: bool = False,
 ) -> None:
     """The one way on after an attempt without success, reported or not."""
-    policy = definition_of(execution).retry
+    policy = retry_of(execution)
     if execution.cancel_requested:
         store.finish(execution, event, ExecutionState.CANCELLED)
         store.counters.cancelled += 1

@@ -6,6 +6,7 @@ applies the same entries holds the same state, byte for byte (`digest`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ from timeball.cluster.state.levels import SUPPORTED_LEVEL, level_of
 from timeball.cluster.state.operations import (
     NUMBERED_PER_ENTRY,
     AdvanceTimetables,
+    AnyOperation,
     BackfillJob,
     CancelJobs,
     Claim,
@@ -57,6 +59,7 @@ from timeball.cluster.state.operations import (
     TriggerJob,
     UpdateJob,
     decode_entry,
+    encode_entry,
 )
 from timeball.cluster.state.records import (
     ConfiguredQueue,
@@ -70,6 +73,9 @@ from timeball.cluster.state.records import (
 from timeball.cluster.state.retention import trim
 from timeball.cluster.state.store import Store
 from timeball.wheel import TimeBuckets
+
+_ENCODED_KEPT = 8
+"""Entries that were encoded here and are not applied: more than a leader has in flight."""
 
 
 @dataclass
@@ -155,6 +161,25 @@ class StateMachine:
         self.supported_level = supported_level
         self.halted: str | None = None
         """Why no further entry is applied; None while all is well."""
+        self._encoded: deque[tuple[bytes, Entry]] = deque(maxlen=_ENCODED_KEPT)
+
+    def encode(self, log_time_ms: int, operations: Sequence[AnyOperation]) -> bytes:
+        """Encode an entry that is to be proposed here (see `operations.encode_entry`).
+
+        If these very bytes are to be applied soon, they need not be decoded: what they mean is
+        known. The operations must not change any more.
+        """
+        entry = encode_entry(log_time_ms, operations)
+        self._encoded.append((entry, Entry(log_time_ms, list(operations))))
+        return entry
+
+    def _decode(self, entry: bytes) -> Entry:
+        encoded = self._encoded
+        while encoded:  # what was encoded before this one is not to come any more
+            known, meaning = encoded.popleft()
+            if known is entry:
+                return meaning
+        return decode_entry(entry)
 
     def apply(self, index: int, entry: bytes) -> Applied:
         """Apply the committed entry at `index`; never raises.
@@ -169,7 +194,7 @@ class StateMachine:
             try:
                 self.halted = self._obstacle(index)
                 if self.halted is None:
-                    return self._apply(index, decode_entry(entry))
+                    return self._apply(index, self._decode(entry))
             except Exception as error:  # noqa: BLE001
                 self.halted = f"entry {index}: {type(error).__name__}: {error}"
         return Applied(self.halted, [], [])

@@ -9,10 +9,11 @@ depends on the process's string hashing; nothing that can be seen does.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
+from librt.strings import BytesWriter, read_i64_le, write_i64_le
+from msgspec.structs import astuple
 from mypy_extensions import mypyc_attr
 
 from timeball.cluster.state.fifo import Fifo
@@ -28,19 +29,20 @@ _WIDTH: Final = 3
 class Remembered:
     """Something known by a key since a log-time (epoch ms).
 
-    What it knows are numbers, packed: there are many, and most are never asked for.
+    What it knows are numbers of eight bytes: there are many, and most are never asked for.
     """
 
     __slots__ = ("_numbers", "key", "since_ms")
 
-    def __init__(self, key: str, since_ms: int, numbers: list[int]) -> None:
+    def __init__(self, key: str, since_ms: int, numbers: bytes) -> None:
         self.key = key
         self.since_ms = since_ms
-        self._numbers = array("q", numbers).tobytes()
+        self._numbers = numbers
 
     def numbers(self) -> list[int]:
         """What it knows."""
-        return array("q", self._numbers).tolist()
+        numbers = self._numbers
+        return [read_i64_le(numbers, at) for at in range(0, len(numbers), 8)]
 
     def weight(self) -> int:
         """Its share of the memory's limit."""
@@ -56,10 +58,14 @@ class Request(Remembered):
     def __init__(
         self, key: str, since_ms: int, answer: list[Created], of_trigger: bool = False
     ) -> None:
-        numbers: list[int] = []
+        numbers = BytesWriter()
         for created in answer:
-            numbers += (created.status, created.job, created.nominal_ms)
-        super().__init__(key, since_ms, numbers)
+            fields: tuple[int, int, int] = astuple(created)
+            status, job, nominal_ms = fields
+            write_i64_le(numbers, status)
+            write_i64_le(numbers, job)
+            write_i64_le(numbers, nominal_ms)
+        super().__init__(key, since_ms, numbers.getvalue())
         self.of_trigger = of_trigger
 
     def answer(self) -> list[Created]:
@@ -80,6 +86,12 @@ class Granted(Remembered):
     """A request id of `Claim` and the tokens that it was granted."""
 
     __slots__ = ()
+
+    def __init__(self, key: str, since_ms: int, tokens: list[int]) -> None:
+        numbers = BytesWriter()
+        for token in tokens:
+            write_i64_le(numbers, token)
+        super().__init__(key, since_ms, numbers.getvalue())
 
     def weight(self) -> int:
         """The number of leases granted."""

@@ -340,6 +340,24 @@ def definition_of(execution: Execution) -> Job | Definition:
     return recurrence.begun.get(execution.nominal_ms, job)
 
 
+def payload_of(execution: Execution) -> bytes:
+    """The payload that an execution runs with."""
+    job = execution.job
+    return job.payload if job.recurrence is None else definition_of(execution).payload
+
+
+def timeout_of(execution: Execution) -> int:
+    """How long one of its attempts may take, in milliseconds; 0: no bound."""
+    job = execution.job
+    return job.timeout_ms if job.recurrence is None else definition_of(execution).timeout_ms
+
+
+def retry_of(execution: Execution) -> RetryPolicy:
+    """The policy that it is tried again by."""
+    job = execution.job
+    return job.retry if job.recurrence is None else definition_of(execution).retry
+
+
 def origin_of(execution: Execution) -> Origin:
     """Who asked for an execution."""
     recurrence = execution.job.recurrence

@@ -45,7 +45,7 @@ from timeball.cluster.state.operations import (
     TriggerJob,
     UpdateJob,
 )
-from timeball.cluster.state.records import Attempt, Execution, Job, definition_of
+from timeball.cluster.state.records import Attempt, Execution, Job, payload_of
 
 KEPT_RECORD: Final = 400
 """What `kept_bytes` counts for a record without payload, result and errors."""
@@ -183,9 +183,8 @@ def kept_bytes(ended: Execution | Job) -> int:
     """
     if isinstance(ended, Job):
         return KEPT_RECORD + len(ended.payload)
-    job, tries = ended.job, ended.tries
-    definition = job if job.recurrence is None else definition_of(ended)
-    size = KEPT_RECORD + len(definition.payload) + len(ended.result)
+    tries = ended.tries
+    size = KEPT_RECORD + len(payload_of(ended)) + len(ended.result)
     if type(tries) is Attempt and tries.error is None:
         return size + len(tries.progress)
     for attempt in ended.attempts:

@@ -99,8 +99,8 @@ RULES = (
         "edits-shorten-what-runs",
         "An execution that began before an edit keeps the timeout that it began with.",
         "cluster/dispatch/leases.py::Leases.hold",
-        "definition_of(execution).timeout_ms",
-        "execution.job.timeout_ms",
+        "if timeout_ms := timeout_of(execution):",
+        "if timeout_ms := execution.job.timeout_ms:",
         ["test_recu_06_a_lease_keeps_the_timeout_that_it_began_with"],
     ),
 )

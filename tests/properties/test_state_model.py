@@ -60,7 +60,6 @@ from timeball.cluster.state.operations import (
     Success,
     TriggerJob,
     UpdateJob,
-    encode_entry,
 )
 from timeball.cluster.state.overlap import waits
 from timeball.cluster.state.queue_settings import (
@@ -116,7 +115,8 @@ class Driver:
 
     def commit(self):
         self.model.trim()
-        entry = encode_entry(self.log_time_ms, [operation for operation, _ in self.batch])
+        # As a leader and a follower: what one has encoded it does not decode, the other does.
+        entry = self.one.encode(self.log_time_ms, [operation for operation, _ in self.batch])
         applied = self.one.apply(self.index, entry)
         assert applied.halt is None, applied.halt
         found = [

@@ -18,7 +18,7 @@ from timeball.client.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from timeball.cluster.http import codec
+from timeball.cluster.http import codec, values
 from timeball.cluster.http.exchange import Form
 
 DECODER = codec.BodyDecoder(messages.NewJobs)
@@ -35,7 +35,7 @@ def refusal(body: bytes, form: Form) -> InvalidRequest:
         decoded = DECODER.decode(body, form)
         for place, job in enumerate(decoded.jobs):
             codec.check_queue_name(job.queue, f"jobs[{place}].")
-            codec.pack_value(job.payload, f"jobs[{place}].payload")
+            values.pack_value(job.payload, f"jobs[{place}].payload")
 
     with pytest.raises(InvalidRequest) as caught:
         read()
@@ -136,25 +136,25 @@ def test_a_batch_over_its_limit_is_too_large(form: Form) -> None:
 
 def test_a_payload_is_measured_as_messagepack() -> None:
     fits = "x" * (messages.MAX_PAYLOAD_BYTES - 3)
-    assert len(codec.pack_value(fits, "payload")) == messages.MAX_PAYLOAD_BYTES
+    assert len(values.pack_value(fits, "payload")) == messages.MAX_PAYLOAD_BYTES
     with pytest.raises(TooLarge) as caught:
-        codec.pack_value(fits + "x", "payload")
+        values.pack_value(fits + "x", "payload")
     assert caught.value.errors[0].field == "payload"
 
 
 def test_nesting_up_to_the_limit_is_fine() -> None:
     value: Any = 1
-    for _ in range(codec.MAX_DEPTH):
+    for _ in range(values.MAX_DEPTH):
         value = [value]
-    assert codec.show_value(codec.pack_value(value, "payload"), "json") == value
+    assert values.show_value(values.pack_value(value, "payload"), "json") == value
     with pytest.raises(InvalidRequest):
-        codec.pack_value([value], "payload")
+        values.pack_value([value], "payload")
 
 
 VALUES = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(codec.MIN_INTEGER, codec.MAX_INTEGER)
+    | st.integers(values.MIN_INTEGER, values.MAX_INTEGER)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -166,10 +166,10 @@ VALUES = st.recursive(
 def test_a_payload_means_the_same_in_both_forms(value: Any) -> None:
     as_json = DECODER.decode(codec.encode({"jobs": [{"payload": value}]}, "json"), "json")
     as_pack = DECODER.decode(codec.encode({"jobs": [{"payload": value}]}, "msgpack"), "msgpack")
-    packed = codec.pack_value(as_json.jobs[0].payload, "payload")
-    assert packed == codec.pack_value(as_pack.jobs[0].payload, "payload")
-    assert codec.show_value(packed, "json") == value
-    shown = codec.encode({"payload": codec.show_value(packed, "msgpack")}, "msgpack")
+    packed = values.pack_value(as_json.jobs[0].payload, "payload")
+    assert packed == values.pack_value(as_pack.jobs[0].payload, "payload")
+    assert values.show_value(packed, "json") == value
+    shown = codec.encode({"payload": values.show_value(packed, "msgpack")}, "msgpack")
     assert msgspec.msgpack.decode(shown) == {"payload": value}
 
 

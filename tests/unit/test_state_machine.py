@@ -41,6 +41,29 @@ def test_a_repeat_in_the_log_halts(log, step):
     assert log.machine.digest() == digest
 
 
+def test_what_was_encoded_here_is_applied_as_everywhere_else(monkeypatch):
+    """It is not decoded again, unless other bytes came to its place in the log."""
+    decoded = []
+    decode = machine.decode_entry
+
+    def counted(entry):
+        decoded.append(entry)
+        return decode(entry)
+
+    monkeypatch.setattr(machine, "decode_entry", counted)
+    leader, follower = StateMachine(), StateMachine()
+    entries = [
+        leader.encode(index, [CreateJobs("", [NewJob("q", b"", index)])]) for index in range(1, 5)
+    ]
+    for index, entry in ((1, entries[0]), (2, entries[2]), (3, bytes(bytearray(entries[3])))):
+        answers = [one.apply(index, entry) for one in (leader, follower)]
+        assert answers[0].verdicts == answers[1].verdicts
+        assert [*answers[0].happened] == [*answers[1].happened]
+    assert leader.digest() == follower.digest()
+    assert [entry for entry in decoded if decoded.count(entry) == 2] == [entries[3]] * 2
+    assert leader.apply(4, entries[1]).verdicts == follower.apply(4, entries[1]).verdicts
+
+
 def test_consensus_may_leave_gaps_for_entries_of_its_own(log):
     assert log.machine.apply(log.index + 17, encode_entry(log.now_ms, [])).halt is None
     assert log.machine.applied_index == log.index + 17
