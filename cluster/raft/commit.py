@@ -6,12 +6,14 @@ the entries. After an entry of few items the distance is shorter, for there is l
 after a full one, for the next is full as well. Sources are asked at the very moment an entry is put
 together, so that what they bind (waiting claims to ready work) is bound to the latest state.
 
-Who brings new work asks `congested` first: what came before must not wait for long, and what
-finishes it must have its place. So a busy node refuses the work that it has not begun, and is left
-with what it has. Waiting is measured where it ends, at the verdict, so a saturated event loop or
-a disk that is slow counts as much as a long queue. While more waits than one entry takes, the pace
-at which entries drain the queue tells how long what comes now would have to wait: else a crowd
-would be let in before the first of it had waited for long.
+New work stands in a queue of its own, and in a crowd goes after what brings work to its end, but
+for a part of each entry that is kept for it: what has to wait does so outside, where it costs
+nothing, and not half-done in the indexes of every node. Who brings it asks `congested` first. So a
+busy node refuses the work that it has not begun, and is left with what it has. Waiting is measured
+where it ends, at the verdict, so a saturated event loop or a disk that is slow counts as much as a
+long queue. While more waits than one entry takes, the pace at which entries drain the queue tells
+how long what comes now would have to wait: else a crowd would be let in before the first of it had
+waited for long.
 
 Every proposal ends: with its verdict, or with one of the errors of `errors`. Definite errors mean
 that it was not and will not be applied; only OutcomeUnknown leaves that open.
@@ -20,6 +22,7 @@ that it was not and will not be applied; only OutcomeUnknown leaves that open.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
@@ -43,8 +46,10 @@ Source: TypeAlias = Callable[[int, int], Iterable[tuple[Any, int, Proposer]]]
 Encode: TypeAlias = Callable[[int, Sequence[Any]], bytes]
 Objection: TypeAlias = Callable[[Any], ConsensusError | None]
 
-_PENDING_SHARE = 0.5
-"""What waiting proposals may take of an entry while sources want a part of it."""
+_NEW_SHARE = 0.25
+_REST_SHARE = 0.5
+"""What new work, and what else waits, may take of an entry that is wanted by the other or by
+sources: to these is left what remains, and to each what the others do not take."""
 
 _FULL_SHARE = 0.75
 """An entry that takes more than this of its room counts as full: the next is likely to be, too."""
@@ -72,6 +77,46 @@ class _Proposal(msgspec.Struct):
     size: int
     verdict: Any
     deadline: float
+    begins: bool = False
+    """Whether it is new work."""
+
+
+class _Queue:
+    """Proposals that wait, first come first served."""
+
+    __slots__ = ("bytes", "proposals", "room")
+
+    def __init__(self) -> None:
+        self.proposals: deque[_Proposal] = deque()
+        self.bytes = 0
+        self.room = 0
+
+    def __len__(self) -> int:
+        return len(self.proposals)
+
+    @property
+    def oldest(self) -> float:
+        """The deadline of what has waited longest."""
+        return self.proposals[0].deadline if self.proposals else math.inf
+
+    def join(self, proposal: _Proposal, *, in_front: bool = False) -> None:
+        if in_front:
+            self.proposals.appendleft(proposal)
+        else:
+            self.proposals.append(proposal)
+        self.bytes += proposal.size
+        self.room += proposal.room
+
+    def leave(self) -> _Proposal:
+        proposal = self.proposals.popleft()
+        self.bytes -= proposal.size
+        self.room -= proposal.room
+        return proposal
+
+    def kept(self, share: int, *, whole: bool) -> int:
+        """What is kept for it of an entry; `whole`: at least what has waited longest goes."""
+        kept = min(self.room, share)
+        return max(kept, self.proposals[0].room) if whole and self.proposals else kept
 
 
 class _Written(msgspec.Struct):
@@ -83,9 +128,11 @@ class _Written(msgspec.Struct):
     weight: int
     """What it holds."""
     room: int
-    """What it took out of the queue."""
+    """What it took out of the queue of new work."""
     crowded: bool
-    """Whether more was left in the queue: the next entry follows as soon as it can."""
+    """Whether more was left in that queue: the next entry follows as soon as it can."""
+    oldest: float
+    """The earliest deadline of what it holds."""
 
 
 def _room(weight: int) -> int:
@@ -123,9 +170,8 @@ class GroupCommit(Observer):
         self._clock = clock
         self._objection = objection
         self._sources: list[Source] = []
-        self._pending: deque[_Proposal] = deque()
-        self._pending_bytes = 0
-        self._pending_room = 0
+        self._new = _Queue()
+        self._rest = _Queue()
         self._in_flight: deque[_Written] = deque()
         self._in_flight_room = 0
         self._entry_room = settings.entry_weight
@@ -133,15 +179,15 @@ class GroupCommit(Observer):
         self._item_s = 0.0
         """What applying one item of a full entry takes."""
         self._pace = 0.0
-        """Room that entries take out of a crowded queue, per second."""
+        """Room that entries take out of the queue of new work while it is crowded, per second."""
         self._paced_at = float("-inf")
         self._drained = 0
         """Room taken out since `_applied_at`, when the last entry was applied."""
         self._applied_at = float("-inf")
         self._crowded = False
-        """Whether the entry applied last left something in the queue."""
+        """Whether the entry applied last left something in the queue of new work."""
         self._beyond_share = False
-        """Whether the latest entry had less room for sources than is theirs."""
+        """Whether something in the latest entry took more than its share."""
         self._log_time_ms = 0
         self._leading: int | None = None
         self._woken = False
@@ -155,7 +201,7 @@ class GroupCommit(Observer):
     @property
     def pending(self) -> int:
         """Operations that wait for an entry."""
-        return len(self._pending)
+        return len(self._new) + len(self._rest)
 
     @property
     def congested(self) -> bool:
@@ -163,20 +209,24 @@ class GroupCommit(Observer):
         half of the queue is taken."""
         settings = self._settings
         if (
-            2 * len(self._pending) > settings.max_pending
+            2 * self.pending > settings.max_pending
             or 2 * self._pending_bytes > settings.max_pending_bytes
         ):
             return True
         now = self._clock()
-        waiting = self._pending_room + self._in_flight_room
+        waiting = self._new.room + self._in_flight_room
         if waiting > self._pace * settings.max_wait_s and now - self._paced_at < (
             settings.deadline_s
         ):
             return True
-        oldest = self._in_flight[0].proposals if self._in_flight else self._pending
-        if not oldest:
-            return False
-        return oldest[0].deadline - settings.deadline_s < now - settings.max_wait_s
+        oldest = min(self._new.oldest, self._rest.oldest)
+        if self._in_flight:
+            oldest = min(oldest, self._in_flight[0].oldest)
+        return oldest - settings.deadline_s < now - settings.max_wait_s
+
+    @property
+    def _pending_bytes(self) -> int:
+        return self._new.bytes + self._rest.bytes
 
     def add_source(self, source: Source) -> None:
         """Ask `source(log_time_ms, room)` for operations whenever an entry is put together.
@@ -193,14 +243,20 @@ class GroupCommit(Observer):
         self._schedule()
 
     def propose(
-        self, op: object, *, weight: int = 1, size: int = 256, as_of_ms: int = 0
+        self,
+        op: object,
+        *,
+        weight: int = 1,
+        size: int = 256,
+        as_of_ms: int = 0,
+        begins: bool = False,
     ) -> Verdict:
         """Propose an operation; the future gives its verdict or raises a ConsensusError.
 
         `weight` is the number of numbered items in it; `size` a guess at its bytes, for the limit
         on what waits. `as_of_ms` is the present that the operation was decided by: its entry has no
-        earlier log-time, though the clock be set back meanwhile. Raises ValueError when no entry
-        could hold the weight.
+        earlier log-time, though the clock be set back meanwhile. If it `begins` new work, what
+        brings work to its end goes first. Raises ValueError when no entry could hold the weight.
         """
         room = _room(weight)
         verdict: Verdict = asyncio.get_running_loop().create_future()
@@ -210,17 +266,20 @@ class GroupCommit(Observer):
         elif (error := self._objection(op)) is not None:
             verdict.set_exception(error)
         elif (
-            len(self._pending) >= settings.max_pending
+            self.pending >= settings.max_pending
             or self._pending_bytes + size > settings.max_pending_bytes
         ):
             verdict.set_exception(Overloaded())
         else:
             deadline = self._clock() + settings.deadline_s
             self._log_time_ms = max(self._log_time_ms, as_of_ms)
-            self._join_queue(_Proposal(op, room, size, verdict, deadline))
+            self._queue_of(begins).join(_Proposal(op, room, size, verdict, deadline, begins))
             self._watch_deadlines()
             self._schedule()
         return verdict
+
+    def _queue_of(self, begins: bool) -> _Queue:
+        return self._new if begins else self._rest
 
     def _leader_elsewhere(self) -> str | None:
         return None if self._replica.role == "leader" else self._replica.leader
@@ -231,7 +290,7 @@ class GroupCommit(Observer):
         """See that an entry is put together as soon as the rules allow."""
         if self._flush_at is not None or self._leading is None:
             return
-        if not (self._pending or self._woken):
+        if not (self.pending or self._woken):
             return
         if len(self._in_flight) >= self._settings.max_in_flight:
             return  # the next commit asks again
@@ -248,7 +307,7 @@ class GroupCommit(Observer):
             return
         self._woken = False
         self._log_time_ms = max(self._log_time_ms, self._last_log_time(), self._wall_clock_ms())
-        waiting = self._pending_room
+        waiting = self._new.room
         try:
             proposals = self._gather()
             if proposals:
@@ -260,37 +319,48 @@ class GroupCommit(Observer):
             self._schedule()
 
     def _gather(self) -> list[_Proposal]:
-        """The next entry's operations: those that wait first, then those of the sources."""
+        """The next entry's operations: what brings work to its end, new work, those of sources."""
         room = self._entry_room
-        share = int(room * _PENDING_SHARE)
-        kept = min(self._pending_room, share)
-        if self._pending and not self._beyond_share:
-            # What has waited longest goes now, and be it alone; the next one in its turn.
-            kept = max(kept, self._pending[0].room)
-        self._beyond_share = kept > share
+        new_share, rest_share = int(room * _NEW_SHARE), int(room * _REST_SHARE)
+        # What has waited longest of its queue goes now, and be it alone; the next one in its turn.
+        whole = not self._beyond_share
+        rest_kept = self._rest.kept(rest_share, whole=whole)
+        whole = whole and rest_kept <= rest_share
+        new_kept = self._new.kept(new_share, whole=whole)
+        if rest_kept > rest_share:
+            new_kept = min(new_kept, max(room - rest_kept, 0))
+        self._beyond_share = rest_kept > rest_share or new_kept > new_share
         found: list[_Proposal] = []
-        if kept < room:
-            found = self._ask_sources(room - kept)
+        if rest_kept + new_kept < room:
+            found = self._ask_sources(room - rest_kept - new_kept)
         else:
             self._woken = True
-        for proposal in found:
-            room -= proposal.room
-        chosen: list[_Proposal] = []
+        room -= sum(proposal.room for proposal in found)
         spare = self._settings.max_entry_bytes
-        pending = self._pending
-        while pending:
-            proposal = pending[0]
-            if proposal.room > room and (chosen or found):
+        rest, spare = self._take(self._rest, room - new_kept, spare, alone=not found)
+        room -= sum(proposal.room for proposal in rest)
+        new, _ = self._take(self._new, room, spare, alone=not (found or rest))
+        return rest + new + found
+
+    def _take(
+        self, queue: _Queue, room: int, spare: int, *, alone: bool
+    ) -> tuple[list[_Proposal], int]:
+        """What fits from the head of a queue, and the bytes that are to spare then; the first
+        whatever it takes, if the entry is to hold nothing else (`alone`)."""
+        chosen: list[_Proposal] = []
+        while queue:
+            proposal = queue.proposals[0]
+            if proposal.room > room and (chosen or not alone):
                 break
-            if chosen and proposal.size > spare:
+            if proposal.size > spare and (chosen or not alone):
                 break  # to encode what cannot be written would only hold up the loop
-            self._leave_queue()
+            queue.leave()
             if proposal.verdict.done():
                 continue  # its caller has gone away before anything was written
             room -= proposal.room
             spare -= proposal.size
             chosen.append(proposal)
-        return chosen + found
+        return chosen, spare
 
     def _ask_sources(self, room: int) -> list[_Proposal]:
         found: list[_Proposal] = []
@@ -303,7 +373,7 @@ class GroupCommit(Observer):
                         continue
                     proposal = _Proposal(op, _room(weight), 0, verdict, deadline)
                     if proposal.room > room:
-                        self._join_queue(proposal)
+                        self._rest.join(proposal)
                         self._woken = True  # it may have more: ask again for the next entry
                         break
                     room -= proposal.room
@@ -314,26 +384,14 @@ class GroupCommit(Observer):
         self._sources = self._sources[1:] + self._sources[:1]
         return found
 
-    def _join_queue(self, proposal: _Proposal) -> None:
-        self._pending.append(proposal)
-        self._pending_bytes += proposal.size
-        self._pending_room += proposal.room
-
-    def _leave_queue(self) -> _Proposal:
-        proposal = self._pending.popleft()
-        self._pending_bytes -= proposal.size
-        self._pending_room -= proposal.room
-        return proposal
-
     def _return_to_queue(self, proposals: list[_Proposal]) -> None:
-        self._pending.extendleft(reversed(proposals))
-        self._pending_bytes += sum(p.size for p in proposals)
-        self._pending_room += sum(p.room for p in proposals)
+        for proposal in reversed(proposals):
+            self._queue_of(proposal.begins).join(proposal, in_front=True)
 
     def _write(self, proposals: list[_Proposal], waiting: int) -> None:
         """Write as many of them as fit into one entry; the others wait in front.
 
-        `waiting` is the room of the queue before they were taken from it.
+        `waiting` is the room of the queue of new work before they were taken from it.
         """
         entry = self._encoded(proposals)
         limit = self._settings.max_entry_bytes
@@ -358,9 +416,11 @@ class GroupCommit(Observer):
         except BaseException:
             self._fail(proposals, OutcomeUnknown("the entry was not written in full"))
             raise
-        room = max(0, waiting - self._pending_room)
+        room = max(0, waiting - self._new.room)
         weight = sum(proposal.room for proposal in proposals)
-        self._in_flight.append(_Written(index, term, proposals, weight, room, bool(self._pending)))
+        oldest = min(proposal.deadline for proposal in proposals)
+        crowded = bool(self._new)
+        self._in_flight.append(_Written(index, term, proposals, weight, room, crowded, oldest))
         self._in_flight_room += room
         self._not_before = self._clock() + self._spacing_s(weight)
         self.entries += 1
@@ -369,7 +429,7 @@ class GroupCommit(Observer):
 
     def _spacing_s(self, weight: int) -> float:
         """How far the next entry keeps from one of so many items."""
-        full = bool(self._pending) or weight > _FULL_SHARE * self._entry_room
+        full = bool(self.pending) or weight > _FULL_SHARE * self._entry_room
         busy = 0.0 if full else min(1.0, weight / _BUSY_ITEMS)
         return self._settings.spacing_s * (_CLOSEST + (1 - _CLOSEST) * busy)
 
@@ -397,7 +457,7 @@ class GroupCommit(Observer):
         self._schedule()
 
     def _measure_pace(self, written: _Written) -> None:
-        """One more entry is applied; the time since the last one counts if the queue was crowded
+        """One more entry is applied; the time since the last one counts if new work was crowded
         all that time."""
         self._in_flight_room -= written.room
         now = self._clock()
@@ -443,9 +503,9 @@ class GroupCommit(Observer):
         self._in_flight.clear()
         self._in_flight_room = 0
         self._crowded = False
-        self._fail(self._pending, NotLeader(self._leader_elsewhere()))
-        self._pending.clear()
-        self._pending_bytes = self._pending_room = 0
+        for queue in (self._rest, self._new):
+            self._fail(queue.proposals, NotLeader(self._leader_elsewhere()))
+        self._rest, self._new = _Queue(), _Queue()
 
     def _fail(self, proposals: Iterable[_Proposal], error: ConsensusError) -> None:
         for proposal in proposals:
@@ -453,7 +513,7 @@ class GroupCommit(Observer):
                 proposal.verdict.set_exception(error)
 
     def _watch_deadlines(self) -> None:
-        if self._deadline_timer is None and (self._in_flight or self._pending):
+        if self._deadline_timer is None and (self._in_flight or self.pending):
             loop = asyncio.get_running_loop()
             wait = self._settings.deadline_s / _SWEEPS
             self._deadline_timer = loop.call_later(wait, self._sweep)
@@ -465,10 +525,11 @@ class GroupCommit(Observer):
         for written in self._in_flight:
             late = [p for p in written.proposals if p.deadline <= now]
             self._fail(late, OutcomeUnknown("the deadline passed before it was committed"))
-        for _ in range(len(self._pending)):
-            proposal = self._leave_queue()
-            if proposal.deadline <= now:
-                self._fail([proposal], Expired())
-            else:
-                self._join_queue(proposal)
+        for queue in (self._rest, self._new):
+            for _ in range(len(queue)):
+                proposal = queue.leave()
+                if proposal.deadline <= now:
+                    self._fail([proposal], Expired())
+                else:
+                    queue.join(proposal)
         self._watch_deadlines()

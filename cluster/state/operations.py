@@ -519,6 +519,10 @@ AnyOperation = (
 )
 
 
+BEGINNING = (CreateJobs, PutJob, TriggerJob, BackfillJob)
+"""What begins new work at the wish of a client. Everything else brings work on, or to its end."""
+
+
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One log entry: the leader's log-time (epoch ms) and its operations."""
 

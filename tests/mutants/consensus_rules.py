@@ -261,7 +261,7 @@ APPLICATION = (
     Mutant(
         "expired-proposals-are-written",
         "What waited for too long is never written: its caller may have gone on (F12, RAFT-17).",
-        f"{COMMIT}::GroupCommit._gather",
+        f"{COMMIT}::GroupCommit._take",
         "if proposal.verdict.done():",
         "if False:",
         ["test_raft09_cancelled_futures_break_nothing"],
@@ -270,7 +270,7 @@ APPLICATION = (
         "heavy-operations-leave-sources-nothing",
         "However heavy what waits, every other entry has room for what sources bind.",
         f"{COMMIT}::GroupCommit._gather",
-        "self._beyond_share = kept > share",
+        "self._beyond_share = rest_kept > rest_share or new_kept > new_share",
         "pass",
         ["test_heavy_operations_that_keep_coming_leave_sources_their_turn"],
     ),

@@ -105,11 +105,19 @@ RULES = (
         ["test_oper_07_a_crowd_is_let_in_only_as_far_as_the_queue_drains_in_time"],
     ),
     Mutant(
+        "new-work-goes-before-what-ends-work",
+        "In a crowd new work has a part of each entry, and what ends work goes first.",
+        f"{COMMIT}::GroupCommit._queue_of",
+        "return self._new if begins else self._rest",
+        "return self._rest",
+        ["test_oper_07_in_a_crowd_what_ends_work_goes_first_and_new_work_has_a_part"],
+    ),
+    Mutant(
         "creates-take-the-whole-queue",
         "Half of the queue is kept for what brings work to its end.",
         f"{COMMIT}::GroupCommit.congested",
-        "2 * len(self._pending) > settings.max_pending",
-        "len(self._pending) > settings.max_pending",
+        "2 * self.pending > settings.max_pending",
+        "self.pending > settings.max_pending",
         ["test_oper_07_half_of_the_queue_is_kept_for_what_ends_work"],
     ),
 )

@@ -314,7 +314,7 @@ async def test_oper_07_a_crowd_is_let_in_only_as_far_as_the_queue_drains_in_time
     for _ in range(1_000):
         for _ in range(50):
             if not bench.commit.congested:
-                bench.commit.propose("create").add_done_callback(told(loop.time()))
+                bench.commit.propose("create", begins=True).add_done_callback(told(loop.time()))
         await asyncio.sleep(0.01)
     offered_until = loop.time()
     while bench.commit.congested:  # noqa: ASYNC110 — a client that tries again
@@ -332,7 +332,7 @@ async def a_bench_whose_pace_is_known() -> Bench:
     """Its entries hold 10 and take 0.1 s each; nothing waits any more."""
     bench = Bench(entry_weight=10, max_in_flight=1)
     for _ in range(30):
-        bench.commit.propose("create")
+        bench.commit.propose("create", begins=True)
     for _ in range(3):
         await asyncio.sleep(0.1)
         bench.replica.commit()
@@ -344,7 +344,7 @@ async def test_a_burst_is_judged_by_the_pace_that_was_known_before():
     bench = await a_bench_whose_pace_is_known()
     taken = 0
     while not bench.commit.congested:
-        bench.commit.propose("create")
+        bench.commit.propose("create", begins=True)
         taken += 1
     assert taken in (50, 51), "half a second's worth"
     await turn()
@@ -358,19 +358,19 @@ async def test_what_was_measured_long_ago_says_nothing_of_a_burst():
     await asyncio.sleep(bench.commit._settings.deadline_s)
     for _ in range(100):
         assert not bench.commit.congested
-        bench.commit.propose("create")
+        bench.commit.propose("create", begins=True)
 
 
 @virtual
 async def test_the_pace_of_entries_that_leave_nothing_behind_is_not_measured():
     bench = Bench(entry_weight=10, max_in_flight=1)
     for _ in range(5):
-        bench.commit.propose("create")
+        bench.commit.propose("create", begins=True)
         await asyncio.sleep(0.2)
         bench.replica.commit()
     for _ in range(100):
         assert not bench.commit.congested, "an idle node has done one in 0.2 s, and can do more"
-        bench.commit.propose("create")
+        bench.commit.propose("create", begins=True)
 
 
 @virtual
@@ -402,8 +402,8 @@ def test_oper_07_overload_is_refused_at_the_door_and_what_was_taken_is_done_in_t
                     await asyncio.sleep(len(bench.entries()[bench.replica.applied]) / 1000)
                     bench.replica.commit()
 
-        def propose(op: str) -> asyncio.Future[object]:
-            future, began = bench.commit.propose(op), loop.time()
+        def propose(op: str, *, begins: bool = False) -> asyncio.Future[object]:
+            future, began = bench.commit.propose(op, begins=begins), loop.time()
             future.add_done_callback(lambda _: waits.append(loop.time() - began))
             return future
 
@@ -415,7 +415,7 @@ def test_oper_07_overload_is_refused_at_the_door_and_what_was_taken_is_done_in_t
                 if bench.commit.congested:
                     refused += 1
                 else:
-                    taken.append(propose("create"))
+                    taken.append(propose("create", begins=True))
             await asyncio.sleep(0.01)
         within_deadline = sum(wait <= 2 for wait in waits)
         ended = loop.time()
@@ -675,6 +675,40 @@ async def test_sources_get_their_part_of_an_entry_under_load():
     bench.commit.add_source(source)
     await turn()
     assert bench.entries()[0] == ["p0", "p1", "s0", "s1", "s2", "s3"]
+
+
+@virtual
+async def test_oper_07_in_a_crowd_what_ends_work_goes_first_and_new_work_has_a_part():
+    """Entries of 100: a quarter is kept for creates, and half for reports."""
+    bench = Bench(entry_weight=100, max_in_flight=1)
+    claims = ["claim"] * 1_000
+
+    def source(_log_time_ms, room):
+        while claims and room > 0:
+            room -= 1
+            yield claims.pop(), 1, bench.loop.create_future()
+
+    async def following():
+        await asyncio.sleep(1)
+        ops = bench.entries()[-1]
+        bench.replica.commit()
+        return tuple(ops.count(name) for name in ("report", "create", "claim"))
+
+    bench.commit.add_source(source)
+    for _ in range(300):
+        bench.commit.propose("create", begins=True)
+    for _ in range(40):
+        bench.commit.propose("report")
+    bench.commit.wake()
+    assert await following() == (40, 25, 35)
+    bench.commit.wake()
+    assert await following() == (0, 25, 75)
+    for _ in range(90):
+        bench.commit.propose("report")
+    bench.commit.wake()
+    assert await following() == (50, 25, 25)
+    claims.clear()
+    assert await following() == (40, 60, 0)
 
 
 @virtual
