@@ -353,14 +353,23 @@ class Node(Observer):
         """Put one operation into the log; its verdict, or one of the errors of consensus."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        verdict = await self.commit.propose(
+        proposed = self.commit.propose(
             operation,
             weight=count_items(operation),
             size=guess_bytes(operation),
             begins=isinstance(operation, operations.BEGINNING),
         )
+        # Whoever waits may go: what has come whole is written all the same.
+        proposed.add_done_callback(_look_at)
+        verdict = await asyncio.shield(proposed)
         self.metrics.commit.observe_ms((loop.time() - began) * 1000)
         return verdict
+
+
+def _look_at(verdict: asyncio.Future[object]) -> None:
+    """Whoever waited for it may have gone, and then nobody else looks at an error."""
+    if not verdict.cancelled():
+        verdict.exception()
 
 
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)

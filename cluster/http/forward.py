@@ -110,7 +110,10 @@ class Forwarder:
         if request.path == "/v1/claims":
             return await self._claim(url, request)
         sending = self._start(self._send(url, request, write=write))
-        return await (asyncio.shield(sending) if write else sending)
+        if not write:
+            return await sending
+        sending.add_done_callback(_look_at)
+        return await asyncio.shield(sending)
 
     def _start(self, sending: Coroutine[Any, Any, Response]) -> asyncio.Task[Response]:
         """Send in a Task, as aiohttp wants it; handlers run in none."""
@@ -223,3 +226,9 @@ class Forwarder:
         if url is None:
             raise Unavailable("no leader is known", retry_after_ms=ELECTION_MS)
         return await self._send(url, request, write=True)
+
+
+def _look_at(sent: asyncio.Task[Response]) -> None:
+    """Whoever waited for it may have gone, and then nobody else looks at how it failed."""
+    if not sent.cancelled():
+        sent.exception()

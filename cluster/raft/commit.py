@@ -188,6 +188,8 @@ class GroupCommit(Observer):
         """Whether the entry applied last left something in the queue of new work."""
         self._beyond_share = False
         """Whether something in the latest entry took more than its share."""
+        self._rest_went_beyond = False
+        """Whether that was, the last time that something could, none of the new work."""
         self._log_time_ms = 0
         self._leading: int | None = None
         self._woken = False
@@ -322,14 +324,20 @@ class GroupCommit(Observer):
         """The next entry's operations: what brings work to its end, new work, those of sources."""
         room = self._entry_room
         new_share, rest_share = int(room * _NEW_SHARE), int(room * _REST_SHARE)
-        # What has waited longest of its queue goes now, and be it alone; the next one in its turn.
+        # What has waited longest goes now, and be it alone; then the next entry is for all again,
+        # and the one behind it for the other queue.
         whole = not self._beyond_share
-        rest_kept = self._rest.kept(rest_share, whole=whole)
-        whole = whole and rest_kept <= rest_share
-        new_kept = self._new.kept(new_share, whole=whole)
-        if rest_kept > rest_share:
+        rest_first = not (self._rest_went_beyond and self._new)
+        rest_kept = self._rest.kept(rest_share, whole=whole and rest_first)
+        rest_goes_beyond = rest_kept > rest_share
+        new_kept = self._new.kept(new_share, whole=whole and not rest_goes_beyond)
+        if rest_goes_beyond:
             new_kept = min(new_kept, max(room - rest_kept, 0))
-        self._beyond_share = rest_kept > rest_share or new_kept > new_share
+        else:
+            rest_kept = min(rest_kept, max(room - new_kept, 0))
+        if whole:
+            self._rest_went_beyond = rest_goes_beyond
+        self._beyond_share = rest_goes_beyond or new_kept > new_share
         found: list[_Proposal] = []
         if rest_kept + new_kept < room:
             found = self._ask_sources(room - rest_kept - new_kept)
@@ -337,9 +345,11 @@ class GroupCommit(Observer):
             self._woken = True
         room -= sum(proposal.room for proposal in found)
         spare = self._settings.max_entry_bytes
-        rest, spare = self._take(self._rest, room - new_kept, spare, alone=not found)
+        new_bytes = min(self._new.bytes, int(spare * _NEW_SHARE)) if new_kept else 0
+        alone = not (found or new_kept)
+        rest, spare = self._take(self._rest, room - new_kept, spare - new_bytes, alone=alone)
         room -= sum(proposal.room for proposal in rest)
-        new, _ = self._take(self._new, room, spare, alone=not (found or rest))
+        new, _ = self._take(self._new, room, spare + new_bytes, alone=not (found or rest))
         return rest + new + found
 
     def _take(

@@ -487,14 +487,14 @@ class Loader:
 def _request(record: RequestRecord) -> Request:
     try:
         return Request(record.key, record.since_ms, record.answer, record.of_trigger)
-    except OverflowError:
+    except ValueError:
         _refuse(f"the answer to request {record.key!r} is none")
 
 
 def _granted(record: ClaimRecord) -> Granted:
     try:
         return Granted(record.key, record.since_ms, record.tokens)
-    except OverflowError:
+    except ValueError:
         _refuse(f"claim {record.key!r} was granted what is no token")
 
 

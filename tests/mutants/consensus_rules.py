@@ -270,7 +270,7 @@ APPLICATION = (
         "heavy-operations-leave-sources-nothing",
         "However heavy what waits, every other entry has room for what sources bind.",
         f"{COMMIT}::GroupCommit._gather",
-        "self._beyond_share = rest_kept > rest_share or new_kept > new_share",
+        "self._beyond_share = rest_goes_beyond or new_kept > new_share",
         "pass",
         ["test_heavy_operations_that_keep_coming_leave_sources_their_turn"],
     ),

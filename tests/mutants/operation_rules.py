@@ -113,6 +113,22 @@ RULES = (
         ["test_oper_07_in_a_crowd_what_ends_work_goes_first_and_new_work_has_a_part"],
     ),
     Mutant(
+        "heavy-new-work-waits-for-ever",
+        "Whatever comes first has its turn, and then what waits behind it.",
+        f"{COMMIT}::GroupCommit._gather",
+        "alone = not (found or new_kept)",
+        "alone = not found",
+        ["test_nothing_waits_for_ever_behind_what_goes_first"],
+    ),
+    Mutant(
+        "new-work-has-no-bytes",
+        "New work has its part of an entry's bytes, too.",
+        f"{COMMIT}::GroupCommit._gather",
+        "if new_kept else 0",
+        "if False else 0",
+        ["test_new_work_has_its_part_of_an_entrys_bytes_too"],
+    ),
+    Mutant(
         "creates-take-the-whole-queue",
         "Half of the queue is kept for what brings work to its end.",
         f"{COMMIT}::GroupCommit.congested",

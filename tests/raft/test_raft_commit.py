@@ -734,6 +734,43 @@ async def test_heavy_operations_that_keep_coming_leave_sources_their_turn():
     assert turns[:6] == [{"heavy"}, {"s"}] * 3
 
 
+@pytest.mark.parametrize(
+    ("report", "create"), [(1, 75), (1, 130), (1, 1), (45, 30), (76, 1), (76, 30), (130, 130)]
+)
+@pytest.mark.parametrize("claims", [0, 1_000])
+def test_nothing_waits_for_ever_behind_what_goes_first(report: int, create: int, claims: int):
+    """Reports keep coming into entries of 100, and a create of whatever weight has its turn."""
+
+    @virtual
+    async def run() -> None:
+        bench = Bench(entry_weight=100, max_in_flight=1)
+        bench.commit.add_source(Source(*[(f"claim{n}", 10) for n in range(claims)]))
+        bench.commit.propose("report", weight=report)
+        bench.commit.propose("create", weight=create, begins=True)
+        for _ in range(8):
+            bench.commit.propose("report", weight=report)
+            bench.commit.wake()
+            await asyncio.sleep(0.1)
+            bench.replica.commit()
+        entries = bench.entries()
+        assert any("create" in entry for entry in entries[:4]), entries
+        assert sum(entry.count("report") for entry in entries) >= 2
+        if claims:
+            assert any("claim" in name for entry in entries[:4] for name in entry)
+
+    run()
+
+
+@virtual
+async def test_new_work_has_its_part_of_an_entrys_bytes_too():
+    bench = Bench(max_entry_bytes=1_000, max_in_flight=1)
+    for _ in range(12):
+        bench.commit.propose("report", size=200)
+    bench.commit.propose("create", size=100, begins=True)
+    await asyncio.sleep(0.1)
+    assert [entry.count("create") for entry in bench.entries()] == [1]
+
+
 @virtual
 async def test_a_source_that_fails_loses_nothing_that_was_taken():
     bench = Bench()
