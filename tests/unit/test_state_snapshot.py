@@ -239,6 +239,8 @@ def in_state(records, state):
         (snapshot.DEAD, lambda places: places.reverse()),
         (snapshot.DEAD, lambda places: places.__setitem__(1, places[0])),
         (snapshot.KEYS, lambda keys: keys[0].__setitem__(1, 2**62)),
+        (snapshot.REQUESTS, lambda requests: requests[0][2][0].__setitem__(1, 2**63)),
+        (snapshot.CLAIMS, lambda claims: claims[0][2].__setitem__(0, 2**63)),
         (snapshot.INSTRUCTED, lambda told: told[0].__setitem__(0, "")),
         (snapshot.INSTRUCTED, lambda told: told[0].__setitem__(1, "sing")),
         (snapshot.INSTRUCTED, lambda told: told[1].__setitem__(0, "w1")),
