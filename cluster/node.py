@@ -24,6 +24,7 @@ from timeball.cluster.dispatch.dispatcher import Dispatcher
 from timeball.cluster.dispatch.seams import DispatchSettings
 from timeball.cluster.history import History
 from timeball.cluster.http.application import Application
+from timeball.cluster.http.eager import carried_out
 from timeball.cluster.http.forward import Forwarder
 from timeball.cluster.http.nouns import all_routes
 from timeball.cluster.http.server import HttpServer
@@ -360,16 +361,9 @@ class Node(Observer):
             begins=isinstance(operation, operations.BEGINNING),
         )
         # Whoever waits may go: what has come whole is written all the same.
-        proposed.add_done_callback(_look_at)
-        verdict = await asyncio.shield(proposed)
+        verdict = await carried_out(proposed)
         self.metrics.commit.observe_ms((loop.time() - began) * 1000)
         return verdict
-
-
-def _look_at(verdict: asyncio.Future[object]) -> None:
-    """Whoever waited for it may have gone, and then nobody else looks at an error."""
-    if not verdict.cancelled():
-        verdict.exception()
 
 
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)

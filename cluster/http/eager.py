@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Eager:
@@ -68,3 +70,17 @@ class Eager:
         awaited.add_done_callback(self._step)
         if self._cancelling and awaited.cancel():
             self._cancelling = False
+
+
+def carried_out(future: asyncio.Future[T]) -> asyncio.Future[T]:
+    """To be awaited in place of what goes on when whoever waits for it is cancelled.
+
+    How it ends is looked at in any case: else the loop would complain of an error that nobody took.
+    """
+    future.add_done_callback(_look_at)
+    return asyncio.shield(future)
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

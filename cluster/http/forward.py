@@ -27,6 +27,7 @@ from yarl import URL
 from timeball.client import messages
 from timeball.client.errors import OutcomeUnknown, TimeballError, Unavailable
 from timeball.cluster.http.codec import BodyDecoder
+from timeball.cluster.http.eager import carried_out
 from timeball.cluster.http.exchange import (
     HOPS,
     REQUEST_ID,
@@ -112,8 +113,7 @@ class Forwarder:
         sending = self._start(self._send(url, request, write=write))
         if not write:
             return await sending
-        sending.add_done_callback(_look_at)
-        return await asyncio.shield(sending)
+        return await carried_out(sending)
 
     def _start(self, sending: Coroutine[Any, Any, Response]) -> asyncio.Task[Response]:
         """Send in a Task, as aiohttp wants it; handlers run in none."""
@@ -226,9 +226,3 @@ class Forwarder:
         if url is None:
             raise Unavailable("no leader is known", retry_after_ms=ELECTION_MS)
         return await self._send(url, request, write=True)
-
-
-def _look_at(sent: asyncio.Task[Response]) -> None:
-    """Whoever waited for it may have gone, and then nobody else looks at how it failed."""
-    if not sent.cancelled():
-        sent.exception()

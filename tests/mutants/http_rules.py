@@ -83,7 +83,7 @@ RULES = (
         "forwarded-write-goes-with-its-client",
         "A write that has come whole is passed on, whether or not its client waits for the answer.",
         f"{FORWARD}::Forwarder.forward",
-        "return await asyncio.shield(sending)",
+        "return await carried_out(sending)",
         "return await sending",
         ["test_leas_03_what_has_come_whole_is_passed_on_though_its_client_leaves"],
     ),
