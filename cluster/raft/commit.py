@@ -468,13 +468,13 @@ class GroupCommit(Observer):
 
     def _measure_pace(self, written: _Written) -> None:
         """One more entry is applied; the time since the last one counts if new work was crowded
-        all that time."""
+        all that time. What the last of a crowd holds is what was left, not what it could hold."""
         self._in_flight_room -= written.room
         now = self._clock()
         if self._crowded:
             self._drained += written.room
             took = now - self._applied_at
-            if took > 0:
+            if took > 0 and written.crowded:
                 pace = self._drained / took
                 known = now - self._paced_at < self._settings.deadline_s
                 self._pace += (pace - self._pace) * (_PACE_SHARE if known else 1)

@@ -105,6 +105,14 @@ RULES = (
         ["test_oper_07_a_crowd_is_let_in_only_as_far_as_the_queue_drains_in_time"],
     ),
     Mutant(
+        "the-end-of-a-crowd-is-its-pace",
+        "A small rest behind a crowd does not make the next burst unwelcome.",
+        f"{COMMIT}::GroupCommit._measure_pace",
+        "if took > 0 and written.crowded:",
+        "if took > 0:",
+        ["test_the_pace_of_the_entry_that_ends_a_crowd_is_not_measured"],
+    ),
+    Mutant(
         "new-work-goes-before-what-ends-work",
         "In a crowd new work has a part of each entry, and what ends work goes first.",
         f"{COMMIT}::GroupCommit._queue_of",

@@ -374,6 +374,21 @@ async def test_the_pace_of_entries_that_leave_nothing_behind_is_not_measured():
 
 
 @virtual
+async def test_the_pace_of_the_entry_that_ends_a_crowd_is_not_measured():
+    """It holds what the others have left, and could have held more."""
+    bench = Bench(entry_weight=10, max_in_flight=1)
+    for _ in range(11):
+        bench.commit.propose("create", begins=True)
+    for _ in range(2):
+        await asyncio.sleep(0.1)
+        bench.replica.commit()
+    assert [len(entry) for entry in bench.entries()] == [10, 1]
+    for _ in range(100):
+        assert not bench.commit.congested, "it did one in 0.1 s, and can do more"
+        bench.commit.propose("create", begins=True)
+
+
+@virtual
 async def test_a_burst_on_an_idle_node_is_welcome():
     bench = Bench()
     for _ in range(50):
