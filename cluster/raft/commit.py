@@ -118,6 +118,11 @@ class _Queue:
         kept = min(self.room, share)
         return max(kept, self.proposals[0].room) if whole and self.proposals else kept
 
+    def kept_bytes(self, share: int, *, whole: bool) -> int:
+        """The same of an entry's bytes."""
+        kept = min(self.bytes, share)
+        return max(kept, self.proposals[0].size) if whole and self.proposals else kept
+
 
 class _Written(msgspec.Struct):
     """An entry in flight."""
@@ -322,35 +327,44 @@ class GroupCommit(Observer):
 
     def _gather(self) -> list[_Proposal]:
         """The next entry's operations: what brings work to its end, new work, those of sources."""
-        room = self._entry_room
-        new_share, rest_share = int(room * _NEW_SHARE), int(room * _REST_SHARE)
-        # What has waited longest goes now, and be it alone; then the next entry is for all again,
-        # and the one behind it for the other queue.
-        whole = not self._beyond_share
-        rest_first = not (self._rest_went_beyond and self._new)
-        rest_kept = self._rest.kept(rest_share, whole=whole and rest_first)
-        rest_goes_beyond = rest_kept > rest_share
-        new_kept = self._new.kept(new_share, whole=whole and not rest_goes_beyond)
-        if rest_goes_beyond:
-            new_kept = min(new_kept, max(room - rest_kept, 0))
-        else:
-            rest_kept = min(rest_kept, max(room - new_kept, 0))
-        if whole:
-            self._rest_went_beyond = rest_goes_beyond
-        self._beyond_share = rest_goes_beyond or new_kept > new_share
+        room, spare = self._entry_room, self._settings.max_entry_bytes
+        rest_kept, new_kept, new_bytes = self._kept(room, spare)
         found: list[_Proposal] = []
-        if rest_kept + new_kept < room:
+        if rest_kept + new_kept < room and new_bytes < spare:
             found = self._ask_sources(room - rest_kept - new_kept)
         else:
             self._woken = True
         room -= sum(proposal.room for proposal in found)
-        spare = self._settings.max_entry_bytes
-        new_bytes = min(self._new.bytes, int(spare * _NEW_SHARE)) if new_kept else 0
         alone = not (found or new_kept)
         rest, spare = self._take(self._rest, room - new_kept, spare - new_bytes, alone=alone)
         room -= sum(proposal.room for proposal in rest)
         new, _ = self._take(self._new, room, spare + new_bytes, alone=not (found or rest))
         return rest + new + found
+
+    def _kept(self, room: int, spare: int) -> tuple[int, int, int]:
+        """What is kept of an entry's room for what brings work to its end and for new work, and of
+        its bytes for new work.
+
+        What has waited longest goes now, and be it alone; then the next entry is for all again,
+        and the one behind it for the other queue.
+        """
+        new_share, rest_share = int(room * _NEW_SHARE), int(room * _REST_SHARE)
+        bytes_share = int(spare * _NEW_SHARE)
+        whole = not self._beyond_share
+        rest_first = not (self._rest_went_beyond and self._new)
+        rest_kept = self._rest.kept(rest_share, whole=whole and rest_first)
+        rest_goes_beyond = rest_kept > rest_share
+        new_whole = whole and not rest_goes_beyond
+        new_kept = self._new.kept(new_share, whole=new_whole)
+        if rest_goes_beyond:
+            new_kept = min(new_kept, max(room - rest_kept, 0))
+        else:
+            rest_kept = min(rest_kept, max(room - new_kept, 0))
+        new_bytes = self._new.kept_bytes(bytes_share, whole=new_whole) if new_kept else 0
+        if whole:
+            self._rest_went_beyond = rest_goes_beyond
+        self._beyond_share = rest_goes_beyond or new_kept > new_share or new_bytes > bytes_share
+        return rest_kept, new_kept, new_bytes
 
     def _take(
         self, queue: _Queue, room: int, spare: int, *, alone: bool

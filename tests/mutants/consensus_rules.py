@@ -269,8 +269,8 @@ APPLICATION = (
     Mutant(
         "heavy-operations-leave-sources-nothing",
         "However heavy what waits, every other entry has room for what sources bind.",
-        f"{COMMIT}::GroupCommit._gather",
-        "self._beyond_share = rest_goes_beyond or new_kept > new_share",
+        f"{COMMIT}::GroupCommit._kept",
+        "self._beyond_share = rest_goes_beyond or new_kept > new_share or new_bytes > bytes_share",
         "pass",
         ["test_heavy_operations_that_keep_coming_leave_sources_their_turn"],
     ),

@@ -786,6 +786,31 @@ async def test_new_work_has_its_part_of_an_entrys_bytes_too():
     assert [entry.count("create") for entry in bench.entries()] == [1]
 
 
+@pytest.mark.parametrize(("report", "create"), [(200, 600), (200, 990), (90, 1_300), (250, 750)])
+@pytest.mark.parametrize("claims", [0, 1_000])
+def test_nothing_waits_for_ever_for_its_bytes(report: int, create: int, claims: int):
+    """Reports fill every entry of 1,000 bytes, and creates of whatever size have their turn."""
+
+    @virtual
+    async def run() -> None:
+        bench = Bench(entry_weight=100, max_entry_bytes=1_000, max_in_flight=1)
+        bench.commit.add_source(Source(*[(f"claim{n}", 1) for n in range(claims)]))
+        for _ in range(8):
+            bench.commit.wake()
+            bench.commit.propose("create", size=create, begins=True)
+            for _ in range(20):
+                bench.commit.propose("report", size=report)
+            await asyncio.sleep(0.1)
+            bench.replica.commit()
+        entries = bench.entries()
+        assert any("create" in entry for entry in entries[:2]), entries
+        assert any("report" in entry for entry in entries[:2]), entries
+        creates = sum(entry.count("create") for entry in entries)
+        assert len(entries) // 2 <= creates < len(entries)
+
+    run()
+
+
 @virtual
 async def test_a_source_that_fails_loses_nothing_that_was_taken():
     bench = Bench()
