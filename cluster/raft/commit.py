@@ -113,15 +113,14 @@ class _Queue:
         self.room -= proposal.room
         return proposal
 
-    def kept(self, share: int, *, whole: bool) -> int:
-        """What is kept for it of an entry; `whole`: at least what has waited longest goes."""
-        kept = min(self.room, share)
-        return max(kept, self.proposals[0].room) if whole and self.proposals else kept
-
-    def kept_bytes(self, share: int, *, whole: bool) -> int:
-        """The same of an entry's bytes."""
-        kept = min(self.bytes, share)
-        return max(kept, self.proposals[0].size) if whole and self.proposals else kept
+    def kept(self, room: int, spare: int, *, whole: bool) -> tuple[int, int]:
+        """What is kept for it of an entry, if its share is so much room and so many bytes;
+        `whole`: at least what has waited longest goes."""
+        if not self.proposals:
+            return 0, 0
+        first = self.proposals[0]
+        least_room, least_bytes = (first.room, first.size) if whole else (0, 0)
+        return max(min(self.room, room), least_room), max(min(self.bytes, spare), least_bytes)
 
 
 class _Written(msgspec.Struct):
@@ -352,15 +351,16 @@ class GroupCommit(Observer):
         bytes_share = int(spare * _NEW_SHARE)
         whole = not self._beyond_share
         rest_first = not (self._rest_went_beyond and self._new)
-        rest_kept = self._rest.kept(rest_share, whole=whole and rest_first)
+        rest_kept, _ = self._rest.kept(rest_share, spare, whole=whole and rest_first)
         rest_goes_beyond = rest_kept > rest_share
         new_whole = whole and not rest_goes_beyond
-        new_kept = self._new.kept(new_share, whole=new_whole)
+        new_kept, new_bytes = self._new.kept(new_share, bytes_share, whole=new_whole)
         if rest_goes_beyond:
             new_kept = min(new_kept, max(room - rest_kept, 0))
         else:
             rest_kept = min(rest_kept, max(room - new_kept, 0))
-        new_bytes = self._new.kept_bytes(bytes_share, whole=new_whole) if new_kept else 0
+        if not new_kept:
+            new_bytes = 0
         if whole:
             self._rest_went_beyond = rest_goes_beyond
         self._beyond_share = rest_goes_beyond or new_kept > new_share or new_bytes > bytes_share
